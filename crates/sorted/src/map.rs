@@ -414,6 +414,17 @@ impl BlockMap {
         sum.into_values().collect()
     }
 
+    /// Runs with pages in a segment that `leaves` and are being merged, with the bytes that their merge wrote so far.
+    pub fn rewriting(&self, leaves: impl Fn(SegmentId) -> bool) -> BTreeMap<RunId, u64> {
+        let there = |run: &SortedRun| run.descriptor.footprints.iter().any(|f| leaves(f.segment));
+        let of = |merge: &Merge| {
+            let written = merge.footprints().map(|footprint| footprint.bytes).sum();
+            let inputs = merge.inputs().iter().filter(|input| there(input));
+            inputs.map(|input| (input.descriptor.run, written)).collect::<Vec<_>>()
+        };
+        self.merges.iter().flat_map(of).collect()
+    }
+
     /// The runs of the map, newest first.
     pub fn descriptors(&self) -> impl Iterator<Item = &RunDescriptor> {
         self.runs.iter().map(|run| &run.descriptor)

@@ -16,6 +16,7 @@ use crate::resilver::Resilver;
 use larder_device::Device;
 use larder_format::label::{GroupRule, Label, LayoutKind, MIN_DEVICE};
 use larder_format::root::NO_GROUP;
+use larder_format::run::RunId;
 use larder_format::segment::{Layout, SegmentKind};
 use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, SegmentId};
 use larder_pool::Pool;
@@ -27,7 +28,7 @@ use larder_store::space::GroupSpace;
 use larder_store::{Class, Event};
 use larder_store::{PoolError, Result};
 use larder_sync::Mutex;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,22 +74,36 @@ struct Course {
 struct Left {
     misfits: HashSet<SegmentId>,
     live_bytes: u64,
-    /// Bytes of runs of the block map that are being written anew.
-    rewritten: u64,
+    /// Runs of the block map with pages there that are being written anew, and the bytes written of each.
+    rewritten: BTreeMap<RunId, u64>,
 }
 
 impl Course {
-    /// After a step: whether it is tried again at once. A merge that is abandoned for want of room is planned anew, and
-    /// comes as far as before: only one that comes further is progress.
-    fn goes_on(&mut self, now: Left) -> bool {
+    /// After a step that moved so many bytes of records and nodes: whether it is tried again at once. A merge that is
+    /// abandoned for want of room is planned anew, and comes as far as before: only one that brings a run further than
+    /// ever is progress.
+    fn goes_on(&mut self, moved: u64, now: Left) -> bool {
         let is_less = now.misfits.len() < self.left.misfits.len() || now.live_bytes < self.left.live_bytes;
         let is_other = !now.misfits.is_subset(&self.left.misfits);
-        if is_less || is_other || now.rewritten > self.left.rewritten {
-            *self = Self { left: now, ..Self::default() };
+        let furthest = |run| self.left.rewritten.get(run).copied().unwrap_or(0);
+        let is_further = now.rewritten.iter().any(|(run, &written)| written > furthest(run));
+        if moved > 0 || is_less || is_other || is_further {
+            *self = Self { left: now.after(&self.left), ..Self::default() };
             return true;
         }
         self.vain = self.vain.saturating_add(1);
         self.vain < TRIES
+    }
+}
+
+impl Left {
+    /// This state, which knows how far each run came before.
+    fn after(mut self, before: &Self) -> Self {
+        for (run, &written) in &before.rewritten {
+            let of = self.rewritten.entry(*run).or_default();
+            *of = written.max(*of);
+        }
+        self
     }
 }
 
@@ -311,10 +326,11 @@ impl Reshape {
             }
             return Ok(false);
         }
-        let mut left = bytes;
+        let (mut left, mut moved) = (bytes, 0);
         while left > 0 {
-            let Some(moved) = self.pool.clean_misfits()? else { break };
-            left = left.saturating_sub(moved.max(4096));
+            let Some(some) = self.pool.clean_misfits()? else { break };
+            moved += some;
+            left = left.saturating_sub(some.max(4096));
         }
         if left > 0 {
             // Records and nodes are all moved, or wait for room; pages of runs are what is left, and tables.
@@ -322,15 +338,16 @@ impl Reshape {
             self.pool.evacuate_index(|id| misfits.contains(&id));
             self.pool.commit()?;
         }
-        Ok(self.is_moving())
+        Ok(self.is_moving(moved))
     }
 
-    /// Whether something came of the last steps.
-    fn is_moving(&self) -> bool {
-        let rewritten = self.store.map.lock().unfinished().iter().map(|footprint| footprint.bytes).sum();
-        let left = Left { misfits: self.misfits(), live_bytes: self.left(), rewritten };
+    /// Whether something came of the last steps, of which this one moved so many bytes.
+    fn is_moving(&self, moved: u64) -> bool {
+        let misfits = self.misfits();
+        let rewritten = self.store.map.lock().rewriting(|id| misfits.contains(&id));
+        let left = Left { misfits, live_bytes: self.left(), rewritten };
         let mut course = self.course.lock();
-        if course.goes_on(left) {
+        if course.goes_on(moved, left) {
             return true;
         }
         course.due = self.store.world.clock.monotonic().saturating_add(REST);
@@ -402,30 +419,51 @@ impl Reshape {
 mod tests {
     use super::*;
 
-    fn left(misfits: u64, live_bytes: u64, rewritten: u64) -> Left {
+    fn left(misfits: u64, live_bytes: u64, runs: &[u64]) -> Left {
+        let rewritten = (0..).map(RunId::new).zip(runs.iter().copied()).collect();
         Left { misfits: (0..misfits).map(SegmentId::new).collect(), live_bytes, rewritten }
     }
 
-    /// Steps until it rests, of merges that come so far and are abandoned.
-    fn steps(course: &mut Course, misfits: u64, live_bytes: u64, merges: &[u64]) -> u32 {
-        let mut rewritten = merges.iter().copied().cycle();
-        let mut goes_on = || course.goes_on(left(misfits, live_bytes, rewritten.next().unwrap()));
+    /// Steps until it rests, with these states one after another, again and again.
+    fn steps(course: &mut Course, states: &[(u64, u64, &[u64])]) -> u32 {
+        let mut states = states.iter().copied().cycle();
+        let mut goes_on = || {
+            let (misfits, live_bytes, runs) = states.next().unwrap();
+            course.goes_on(0, left(misfits, live_bytes, runs))
+        };
         (0..1000).find(|_| !goes_on()).expect("it rests")
     }
 
     #[test]
     fn merges_that_are_abandoned_again_and_again_are_no_progress() {
         let mut course = Course::default();
-        assert_eq!(steps(&mut course, 3, 1000, &[10, 20, 0]), 1 + TRIES);
+        assert_eq!(steps(&mut course, &[(3, 1000, &[10]), (3, 1000, &[20]), (3, 1000, &[])]), 1 + TRIES);
         course.is_told = true;
-        assert_eq!(steps(&mut course, 3, 1000, &[20, 10, 0]), 0, "a try after a rest");
+        assert_eq!(steps(&mut course, &[(3, 1000, &[20]), (3, 1000, &[10])]), 0, "a try after a rest");
         assert!(course.is_told);
-        // A merge that comes further, less that lives, less segments, others: it goes on, and tells again.
-        for (misfits, live_bytes, merges) in
-            [(3, 1000, [30, 0]), (3, 900, [0, 10]), (2, 900, [0, 10]), (4, 900, [0, 0])]
-        {
-            assert!(steps(&mut course, misfits, live_bytes, &merges) >= TRIES);
+        // A merge that comes further, less that lives, fewer segments, others: it goes on, and tells again.
+        let better: [&[(u64, u64, &[u64])]; 4] = [
+            &[(3, 1000, &[30]), (3, 1000, &[])],
+            &[(3, 900, &[]), (3, 900, &[10])],
+            &[(2, 900, &[]), (2, 900, &[10])],
+            &[(4, 900, &[])],
+        ];
+        for states in better {
+            assert!(steps(&mut course, states) >= TRIES);
             assert!(!std::mem::replace(&mut course.is_told, true));
         }
+    }
+
+    #[test]
+    fn a_run_goes_on_while_another_is_complete_and_more_lives_than_before() {
+        let mut course = Course::default();
+        assert!(course.goes_on(0, left(3, 1000, &[500, 10])));
+        for written in 11..11 + 2 * u64::from(TRIES) {
+            assert!(course.goes_on(0, left(3, 1100, &[0, written])), "at {written}");
+        }
+        for _ in 0..2 * TRIES {
+            assert!(course.goes_on(4096, left(3, 1100, &[])), "blocks move");
+        }
+        assert_eq!(steps(&mut course, &[(3, 1100, &[500, 20])]), TRIES - 1);
     }
 }

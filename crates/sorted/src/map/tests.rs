@@ -418,8 +418,21 @@ fn evacuation_leaves_nothing_in_the_segments_named() {
         }
     }
     let leaves = |segment: SegmentId| segment.get() == 0;
-    assert!(bench.map.evacuate(leaves) > 0);
-    while bench.merge(7) {}
+    let there = bench.map.evacuate(leaves);
+    assert!(there > 0);
+    let mut before = bench.map.rewriting(leaves);
+    assert_eq!(
+        (before.len(), before.values().sum()),
+        (there, 0u64),
+        "each is planned, and nothing is written"
+    );
+    while bench.merge(7) {
+        // Each goes on, until it is gone.
+        let now = bench.map.rewriting(leaves);
+        assert!(now.iter().all(|(run, written)| written >= &before[run]));
+        assert!(now.len() < before.len() || now.values().sum::<u64>() > before.values().sum());
+        before = now;
+    }
     assert_eq!(bench.map.evacuate(leaves), 0);
     bench.check_space();
     assert!(bench.blocks.stored.values().all(|(ptr, _)| ptr.place.segment.get() != 0));

@@ -169,6 +169,15 @@ impl Bed {
             let columns = self.columns(group.index);
             group.rule.layout.survives(|column| lost(columns[column]))
         });
+        // Who was sent away when it was gone is but a number in segments that are older, and holds nothing of them.
+        let away: BTreeSet<_> = pool
+            .store()
+            .members()
+            .iter()
+            .filter(|member| member.is_leaving() && !member.is_written())
+            .map(|member| member.index)
+            .collect();
+        let lost = |device: DeviceIndex| lost(device) || away.contains(&device);
         let segments = pool.store().segments();
         let mut in_use = segments.iter().filter(|segment| segment.state != SegmentState::Freed);
         groups && in_use.all(|segment| segment.layout.survives(|column| lost(segment.slots[column].device)))
