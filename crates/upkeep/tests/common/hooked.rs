@@ -16,12 +16,18 @@ impl Hook {
         *self.0.lock().unwrap() = Some(Arc::new(act));
     }
 
-    /// As [`Hook::set`], but requests that are made while `act` is under way go by: it may make some, or wait for who
-    /// does.
-    pub fn set_one_at_a_time(&self, act: impl FnMut(&Request) + Send + 'static) {
+    /// Has `act` called at requests that are `wanted`; those that are made while it is under way go by: it may make
+    /// some, or wait for who does.
+    pub fn set_one_at_a_time(
+        &self,
+        wanted: fn(&Request) -> bool,
+        act: impl FnMut(&Request) + Send + 'static,
+    ) {
         let act = Mutex::new(act);
         self.set(move |request| {
-            if let Ok(mut act) = act.try_lock() {
+            if wanted(request)
+                && let Ok(mut act) = act.try_lock()
+            {
                 act(request);
             }
         });
