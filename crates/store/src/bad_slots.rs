@@ -9,11 +9,12 @@
 //!
 //! # A column that moves
 //! The other slot gets a descriptor and a copy of all that can be read of the old one. A device that goes out of use
-//! over this keeps its column where it is. Then the number is changed, in memory; stripes that land later are written
-//! again if they went to the old slot ([`crate::write`]), and a reconstruction that had begun is begun anew
-//! ([`Segment::moves`]). What could not be read is reconstructed afterwards. Who stands for the device has the same
-//! numbers, so its column moves along. Of the two, one that is away then would look for old stripes in a slot that it
-//! never wrote, and a resilver brings only what is younger than its absence: it is noted to hold nothing.
+//! over this keeps its column where it is. Then the number is changed, in memory. A stripe that is written beside the
+//! move, which the copy may lack, waits for it, and is written again if it went to the old slot ([`crate::write`]); a
+//! reconstruction that had begun is begun anew ([`Segment::moves`]). What could not be read is reconstructed
+//! afterwards. Who stands for the device has the same numbers, so its column moves along. Of the two, one that is away
+//! then would look for old stripes in a slot that it never wrote, and a resilver brings only what is younger than its
+//! absence: it is noted to hold nothing.
 //!
 //! Columns of the log stay once a root names them: import looks for what was synced there. Their slots are retired
 //! all the same, and the log goes on in other segments with the next commit.

@@ -631,6 +631,8 @@ impl Store {
                 }
                 continue;
             }
+            // The copy of a column that is moving may lack this stripe: only when it has moved is it seen.
+            let still = (!segment.moves().is_multiple_of(2)).then(|| self.hold_columns());
             let mut again = false;
             for write in writes.iter_mut() {
                 let slot = segment.slots[write.column].index();
@@ -643,6 +645,7 @@ impl Store {
                     again = true;
                 }
             }
+            drop(still);
             if !again {
                 return;
             }

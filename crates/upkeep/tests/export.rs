@@ -2,11 +2,12 @@
 
 mod common;
 
+use common::hooked::hooked;
 use common::*;
-use larder_device::{Device, Outcome, Pending, Request};
+use larder_device::Request;
 use larder_format::ByteLen;
 use larder_pool::{PoolError, ROOT_DATASET, Refusal};
-use larder_sim::{SimDevice, SimWorld};
+use larder_sim::SimWorld;
 use larder_sync::Mutex;
 use std::sync::Arc;
 
@@ -36,45 +37,18 @@ fn whatever_comes_after_an_export_is_refused_and_changes_no_device() {
     verify(&open(&sim, 2), &model);
 }
 
-type Hook = Box<dyn FnMut() + Send>;
-
-/// A device at whose requests somebody acts.
-struct Watched {
-    inner: SimDevice,
-    hook: Arc<Mutex<Option<Hook>>>,
-}
-
-impl Device for Watched {
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-    fn size(&self) -> ByteLen {
-        self.inner.size()
-    }
-    fn submit(&self, request: Request) -> Pending<Outcome> {
-        // Not locked meanwhile: another request may end here.
-        let hook = if matches!(request, Request::Flush) { self.hook.lock().take() } else { None };
-        if let Some(mut act) = hook {
-            act();
-            self.hook.lock().get_or_insert(act);
-        }
-        self.inner.submit(request)
-    }
-}
-
 /// Someone writes and syncs while the root of the export is on its way.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "somebody else writes beside the export")]
 fn an_fsync_beside_an_export_is_not_acknowledged_by_a_log_that_nobody_reads() {
     let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
-    let hook = Arc::new(Mutex::new(None));
-    let device: Arc<dyn Device> = Arc::new(Watched { inner: sim.device(0), hook: Arc::clone(&hook) });
+    let (device, hook) = hooked(Arc::new(sim.device(0)));
     let pool = create_on(vec![device], "single");
     let mut model = Model::new();
     commit(&pool, &mut model, &files(10, 5, 1));
     let (beside, acknowledged) = (pool.clone(), Arc::new(Mutex::new(Vec::new())));
     let (mut inode, told) = (100, Arc::clone(&acknowledged));
-    let act = move || {
+    let act = move |_: &Request| {
         let (pool, told, inode_now) = (beside.clone(), Arc::clone(&told), inode);
         inode += 1;
         // It may have to wait for the export.
@@ -100,9 +74,9 @@ fn an_fsync_beside_an_export_is_not_acknowledged_by_a_log_that_nobody_reads() {
             std::thread::yield_now();
         }
     };
-    *hook.lock() = Some(Box::new(act) as Hook);
+    hook.set_one_at_a_time(|request| matches!(request, Request::Flush), act);
     pool.commit_export().unwrap();
-    *hook.lock() = None;
+    hook.clear();
     std::thread::sleep(std::time::Duration::from_millis(300));
     drop(pool);
     let pool = open(&SimWorld::from_images(sim.images()), 2);

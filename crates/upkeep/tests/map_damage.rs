@@ -2,14 +2,15 @@
 
 mod common;
 
+use common::hooked::hooked;
 use common::*;
-use larder_device::{Device, Outcome, Pending, Request};
+use larder_device::Request;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::run::{PageRef, RunDescriptor};
 use larder_format::{BlockId, BlockPtr, ByteLen, DeviceIndex, GroupIndex};
 use larder_pool::{Look, Pool, PoolError, ROOT_DATASET};
-use larder_sim::{Fault, SimClock, SimDevice, SimWorld};
+use larder_sim::{Fault, SimClock, SimWorld};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -197,33 +198,6 @@ fn the_cleaner_moves_what_it_knows_beside_ids_on_a_lost_page_and_leaves_the_rest
     assert_whole(&mended, "after all");
 }
 
-/// Counts the reads of a range of a device.
-struct Watched {
-    device: SimDevice,
-    range: Range<u64>,
-    reads: Arc<AtomicU64>,
-}
-
-impl Device for Watched {
-    fn name(&self) -> String {
-        self.device.name()
-    }
-
-    fn size(&self) -> ByteLen {
-        self.device.size()
-    }
-
-    fn submit(&self, request: Request) -> Pending<Outcome> {
-        if let Request::Read { offset, len } = &request
-            && offset.get() < self.range.end
-            && self.range.start < offset.get() + len.get()
-        {
-            self.reads.fetch_add(1, Ordering::Relaxed);
-        }
-        self.device.submit(request)
-    }
-}
-
 #[test]
 fn the_cleaner_tries_a_lost_page_once_for_all_stripes_of_a_segment() {
     let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
@@ -246,8 +220,17 @@ fn the_cleaner_tries_a_lost_page_once_for_all_stripes_of_a_segment() {
     drop(pool);
     let reads = Arc::new(AtomicU64::new(0));
     sim.device(0).inject(Fault::FailReads(range.clone()));
-    let device = Watched { device: sim.device(0), range, reads: Arc::clone(&reads) };
-    let pool = import_from(vec![Arc::new(device)], 2).unwrap();
+    let (device, hook) = hooked(Arc::new(sim.device(0)));
+    let count = Arc::clone(&reads);
+    hook.set(move |request| {
+        if let Request::Read { offset, len } = request
+            && offset.get() < range.end
+            && range.start < offset.get() + len.get()
+        {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let pool = import_from(vec![device], 2).unwrap();
     replay(&pool);
     commit(&pool, &mut model, &files(200, 1, 1));
     let mut unknown = 0;

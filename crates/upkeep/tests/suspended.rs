@@ -4,9 +4,10 @@
 mod common;
 
 use common::*;
-use larder_format::{ByteLen, DeviceIndex};
+use larder_format::{ByteLen, DatasetId, DeviceIndex};
 use larder_pool::{Pool, PoolError, ROOT_DATASET};
 use larder_sim::{Fault, SimWorld, Survival};
+use std::collections::BTreeMap;
 
 /// Layouts of few devices.
 const SMALL: [(&str, usize); 5] = [("single", 1), ("mirror", 2), ("raidz1", 3), ("raid10", 4), ("raid14", 5)];
@@ -245,4 +246,70 @@ fn a_device_that_was_gone_may_lack_what_was_not_flushed_and_its_pool_does_not_go
         assert!(!pool.store().may_resume() && pool.upkeep.devices.clear(None).is_err(), "{word}");
         assert!(pool.store().suspended().is_some(), "{word}");
     }
+}
+
+#[test]
+fn a_commit_that_cannot_read_the_tables_takes_all_snapshots_that_were_asked_for_together_or_none() {
+    const GROUP: &str = "together";
+    let sim = SimWorld::new(&[SIZE]);
+    let pool = create(&sim, "single");
+    let names = ["tank/a", "tank/b", "tank/c"];
+    let datasets = names.map(|name| pool.create_dataset(name, BTreeMap::new()).unwrap());
+    // Snapshots of each are on nodes of their own, so that the group needs several.
+    for round in 0..80 {
+        let long = format!("{round}{}", "-".repeat(200));
+        pool.snapshot_all(datasets.iter().map(|of| (of.id(), long.clone())).collect()).unwrap();
+    }
+    let ids = datasets.map(|dataset| dataset.id());
+    drop(pool);
+    let images = sim.images();
+    let wanted = || ids.map(|id| (id, GROUP.to_owned())).to_vec();
+    let taken = |pool: &Pool| {
+        let has = |id: &&DatasetId| pool.snapshots(**id).iter().any(|snapshot| snapshot.name == GROUP);
+        ids.iter().filter(has).count()
+    };
+    let after_cut = |sim: &SimWorld, survival| {
+        let trace = sim.trace();
+        let mut sweep = trace.sweep();
+        sweep.advance_to(trace.len());
+        open(&SimWorld::from_images(sweep.images(survival)), 3)
+    };
+    let mut halves = 0;
+    for spare in 0.. {
+        let case = format!("{spare} reads to spare");
+        let sim = SimWorld::from_images(images.clone());
+        let pool = open(&sim, 2);
+        pool.commit().unwrap();
+        pool.store().drop_caches();
+        let before = pool.store().next_block().get();
+        sim.device(0).inject_window(Fault::FailReads(0..u64::MAX), spare, 400);
+        let committed = pool.snapshot_all(wanted());
+        sim.device(0).clear_faults();
+        if let Ok(records) = committed {
+            assert_eq!((records.len(), taken(&pool)), (3, 3), "{case}");
+            break;
+        }
+        // An id goes to each that is begun, and nothing else takes any.
+        let begun = pool.store().next_block().get() - before;
+        let of_it = taken(&pool);
+        assert!([0, 3].contains(&of_it), "{case}: {of_it} of 3 are there");
+        halves += u32::from(of_it == 0 && begun > 1);
+        for survival in [Survival::DropAll, Survival::KeepAll] {
+            assert_eq!(taken(&after_cut(&sim, survival)), 0, "{case}, {survival:?}: no root has them");
+        }
+        if pool.store().suspended().is_some() {
+            pool.upkeep.devices.clear(None).unwrap_or_else(|error| panic!("{case}: {error}"));
+        }
+        assert_eq!(taken(&pool), of_it, "{case}: nobody waits for them any more");
+        assert_whole(&pool, &case);
+        if of_it == 0 {
+            assert_eq!(taken(&after_cut(&sim, Survival::DropAll)), 0, "{case}");
+            pool.snapshot_all(wanted()).unwrap_or_else(|error| panic!("{case}, again: {error}"));
+        }
+        assert_eq!(taken(&pool), 3, "{case}");
+        let after = after_cut(&sim, Survival::DropAll);
+        assert_eq!(taken(&after), 3, "{case}");
+        assert_whole(&after, &case);
+    }
+    assert!(halves > 0, "no commit was cut short between two of them");
 }

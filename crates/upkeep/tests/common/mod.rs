@@ -1,6 +1,8 @@
 //! Common to engine tests: pools on simulated devices, and "files" that are one extent each.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod hooked;
+
 use larder_device::{Device, Inline, SeededEntropy};
 use larder_format::checksum::ChecksumKind;
 use larder_format::items::{EXTENT, Extent};

@@ -2,6 +2,7 @@
 
 use super::{SIZE, all, common, first};
 use crate::common::Kept;
+use crate::common::hooked::Hook;
 use larder_device::{AlignedBuf, Device, Outcome, Pending, Request};
 use larder_format::items::EXTENT;
 use larder_format::node::Key;
@@ -15,13 +16,11 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-type Hook = Box<dyn FnMut(&Request) + Send>;
-
 /// A device that discards with its next flush, and not sooner; somebody acts at each request.
 struct Late {
     inner: SimDevice,
     late: Mutex<Vec<(DeviceOffset, ByteLen)>>,
-    hook: Arc<Mutex<Option<Hook>>>,
+    hook: Hook,
 }
 
 impl Device for Late {
@@ -35,14 +34,7 @@ impl Device for Late {
         if let Request::Discard { offset, len } = request {
             self.late.lock().unwrap().push((offset, len));
         }
-        if matches!(request, Request::Discard { .. } | Request::Flush) {
-            // Not locked meanwhile: what it does may end here.
-            let hook = self.hook.lock().unwrap().take();
-            if let Some(mut act) = hook {
-                act(&request);
-                self.hook.lock().unwrap().get_or_insert(act);
-            }
-        }
+        self.hook.act(&request);
         match request {
             Request::Discard { .. } => return Pending::done(Ok(AlignedBuf::zeroed(0))),
             Request::Flush => {
@@ -57,16 +49,18 @@ impl Device for Late {
     }
 }
 
-type Hooks = Vec<Arc<Mutex<Option<Hook>>>>;
+fn is_hooked(request: &Request) -> bool {
+    matches!(request, Request::Discard { .. } | Request::Flush)
+}
 
-fn late(sim: &SimWorld, word: &str) -> (Kept, Hooks) {
+fn late(sim: &SimWorld, word: &str) -> (Kept, Vec<Hook>) {
     late_by(&Arc::default(), sim, word)
 }
 
-fn late_by(clock: &Arc<SimClock>, sim: &SimWorld, word: &str) -> (Kept, Hooks) {
-    let hooks: Hooks = sim.devices().iter().map(|_| Arc::default()).collect();
-    let device = |(index, hook): (usize, &Arc<Mutex<Option<Hook>>>)| {
-        let (inner, hook) = (sim.device(index), Arc::clone(hook));
+fn late_by(clock: &Arc<SimClock>, sim: &SimWorld, word: &str) -> (Kept, Vec<Hook>) {
+    let hooks: Vec<Hook> = sim.devices().iter().map(|_| Hook::default()).collect();
+    let device = |(index, hook): (usize, &Hook)| {
+        let (inner, hook) = (sim.device(index), hook.clone());
         Arc::new(Late { inner, late: Mutex::default(), hook }) as Arc<dyn Device>
     };
     (common::create_by(clock, hooks.iter().enumerate().map(device).collect(), word), hooks)
@@ -142,9 +136,9 @@ fn a_trim_takes_no_room_from_writers_however_little_there_is() {
             let _ = waits.recv_timeout(Duration::from_millis(300));
         }
     };
-    *hooks[0].lock().unwrap() = Some(Box::new(hook));
+    hooks[0].set_one_at_a_time(is_hooked, hook);
     while pool.upkeep.trim.step().unwrap().is_some() {}
-    *hooks[0].lock().unwrap() = None;
+    hooks[0].clear();
     assert_eq!(seen.lock().unwrap().unwrap(), there, "what is there while slots are trimmed");
     told.recv().unwrap().expect("room for what there is");
     assert_eq!(first(&pool).unwrap().state, TrimState::Done);
@@ -167,13 +161,13 @@ fn what_was_accepted_keeps_its_room_while_slots_are_trimmed() {
             assert!(room >= needed, "{room} of {needed}");
         }
     };
-    *hooks[0].lock().unwrap() = Some(Box::new(hook));
+    hooks[0].set_one_at_a_time(is_hooked, hook);
     while pool.upkeep.trim.step().unwrap().is_some() {}
     assert_eq!(first(&pool).unwrap().state, TrimState::Active, "it goes on when that is stored");
     pool.store().dirty().need(accepted, 0);
     clock.advance(Duration::from_secs(5));
     while pool.upkeep.trim.step().unwrap().is_some() {}
-    *hooks[0].lock().unwrap() = None;
+    hooks[0].clear();
     let done = first(&pool).unwrap();
     assert!(done.state == TrimState::Done && done.trimmed > 8 << 20, "{done:?}");
 }
@@ -202,9 +196,9 @@ fn a_late_discard_spoils_nothing_that_is_written_when_a_pool_goes_on() {
             here.log_sync().unwrap_err();
         }
     };
-    *hooks[0].lock().unwrap() = Some(Box::new(hook));
+    hooks[0].set_one_at_a_time(is_hooked, hook);
     drop(pool.upkeep.trim.step());
-    *hooks[0].lock().unwrap() = None;
+    hooks[0].clear();
     assert!(pool.store().suspended().is_some());
     sim.device(0).clear_faults();
     pool.upkeep.devices.clear(None).unwrap();
@@ -237,13 +231,13 @@ fn a_late_discard_spoils_nothing_that_is_written_to_a_device_that_comes_back() {
         }
         _ => {}
     };
-    *hooks[1].lock().unwrap() = Some(Box::new(hook));
+    hooks[1].set_one_at_a_time(is_hooked, hook);
     pool.upkeep.trim.step().unwrap();
     assert_eq!(pool.store().members().get(device).state(), MemberState::Faulted);
     sim.device(1).clear_faults();
     pool.upkeep.devices.clear(None).unwrap();
     while pool.upkeep.resilver.step(u64::MAX).unwrap() {}
-    *hooks[1].lock().unwrap() = None;
+    hooks[1].clear();
     assert!(wrote.load(Ordering::Relaxed) && pool.store().members().get(device).is_online());
     model.extend(common::files(100, 90, 1).iter().map(|&(inode, version, len)| (inode, (version, len))));
     pool.commit().unwrap();

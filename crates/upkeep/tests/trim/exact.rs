@@ -2,45 +2,32 @@
 
 use crate::common;
 use crate::common::Kept;
-use larder_device::{Device, Entropy, Outcome, Pending, Request, SeededEntropy};
+use crate::common::hooked::hooked;
+use larder_device::{Entropy, Request, SeededEntropy};
 use larder_format::segment::Slot;
 use larder_format::{ByteLen, SlotIndex};
 use larder_pool::Pool;
-use larder_sim::{SimDevice, SimWorld};
+use larder_sim::SimWorld;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 /// Offsets and lengths of discards.
 pub type Log = Arc<Mutex<Vec<(u64, u64)>>>;
 
-/// A device that notes what it is asked to discard.
-pub struct Watched {
-    pub inner: SimDevice,
-    pub log: Log,
-}
-
-impl Device for Watched {
-    fn name(&self) -> String {
-        self.inner.name()
-    }
-    fn size(&self) -> ByteLen {
-        self.inner.size()
-    }
-    fn submit(&self, request: Request) -> Pending<Outcome> {
-        if let Request::Discard { offset, len } = request {
-            self.log.lock().unwrap().push((offset.get(), len.get()));
-        }
-        self.inner.submit(request)
-    }
-}
-
-/// A pool on devices that are watched.
+/// A pool on devices of which is noted what they are asked to discard.
 pub fn watched(sim: &SimWorld, word: &str) -> (Kept, Vec<Log>) {
-    let logs: Vec<Log> = sim.devices().iter().map(|_| Log::default()).collect();
-    let device = |(index, log): (usize, &Log)| {
-        Arc::new(Watched { inner: sim.device(index), log: Arc::clone(log) }) as Arc<dyn Device>
+    let device = |inner| {
+        let ((device, hook), log) = (hooked(inner), Log::default());
+        let noted = Arc::clone(&log);
+        hook.set(move |request| {
+            if let Request::Discard { offset, len } = request {
+                noted.lock().unwrap().push((offset.get(), len.get()));
+            }
+        });
+        (device, log)
     };
-    (common::create_on(logs.iter().enumerate().map(device).collect(), word), logs)
+    let (devices, logs) = sim.devices().into_iter().map(device).unzip();
+    (common::create_on(devices, word), logs)
 }
 
 /// The slots of what was discarded since the last call, which are whole ones.
