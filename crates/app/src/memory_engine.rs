@@ -94,6 +94,7 @@ impl Engine for MemoryEngine {
             trace: None,
             dedup: None,
             reshaping: 0,
+            reshaping_stuck: None,
             survives: 1,
             damaged: vec![],
             uptime_ns: 1,

@@ -230,7 +230,13 @@ impl Volume {
 
     /// Notes that an extent of a file can neither be read nor rebuilt.
     pub(crate) fn note_damage(&self, id: InodeId, (offset, extent): &FoundExtent) {
-        self.pool.damage().note_unreadable(self.id(), id.get(), *offset, extent.len.into(), extent.ptr.id);
+        self.pool.damage().note_unreadable(
+            self.dataset.owner(),
+            id.get(),
+            *offset,
+            extent.len.into(),
+            extent.ptr.id,
+        );
     }
 
     /// Refuses to write to a part of a record that is known to be damaged: its rest could not be completed.

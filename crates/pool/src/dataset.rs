@@ -6,7 +6,7 @@ use crate::shared::Shared;
 use larder_format::checksum::ChecksumKind;
 use larder_format::items::{MAX_INODE, NameKey, valid_record_size};
 use larder_format::node::Key;
-use larder_format::tables::DatasetRecord;
+use larder_format::tables::{DatasetRecord, SnapshotRecord};
 use larder_format::{BlockId, BlockPtr, DatasetId, InodeId, Timestamp};
 use larder_mutants::{Mutant, mutated, point};
 use larder_sorted::tree::{LostNode, Met, Tree};
@@ -82,9 +82,13 @@ pub(crate) struct State {
     pub changed: bool,
 }
 
-/// A dataset of an imported pool.
+/// A dataset of an imported pool, or a snapshot of one, which nobody can change.
 pub struct Dataset {
     id: DatasetId,
+    /// The high id of a snapshot; of a dataset [`HEAD`].
+    high: BlockId,
+    /// Of a snapshot, which cannot be destroyed while somebody has this.
+    _viewed: Option<Arc<()>>,
     guid: u64,
     created: Timestamp,
     birth: u64,
@@ -107,6 +111,8 @@ impl Dataset {
     ) -> Self {
         Self {
             id: record.id,
+            high: HEAD,
+            _viewed: None,
             guid: record.guid,
             created: record.created,
             birth: record.birth,
@@ -122,6 +128,36 @@ impl Dataset {
             stuck: AtomicBool::new(false),
             torn: AtomicBool::new(false),
         }
+    }
+
+    /// The snapshot `record` of `head`; `viewed` keeps it.
+    pub(crate) fn of_snapshot(head: &Self, record: &SnapshotRecord, viewed: Arc<()>) -> Self {
+        let settings = Settings { readonly: true, atime: Atime::Off, ..head.settings() };
+        let before = head.state.read().record.clone();
+        let as_head = DatasetRecord {
+            guid: record.guid,
+            root: record.root,
+            referenced: record.referenced,
+            logical: record.logical,
+            stored: record.stored,
+            next_inode: record.next_inode,
+            created: record.created,
+            birth: record.commit.get(),
+            name: record.name.clone(),
+            ..before
+        };
+        let dataset = Self::new(Weak::clone(&head.shared), as_head, BTreeMap::new(), settings);
+        Self { high: record.high, _viewed: Some(viewed), ..dataset }
+    }
+
+    /// Whose tree it is: a dataset, and a snapshot's high id or [`HEAD`].
+    pub fn owner(&self) -> (DatasetId, BlockId) {
+        (self.id, self.high)
+    }
+
+    /// Whether it is a snapshot, which nobody can change.
+    pub fn is_snapshot(&self) -> bool {
+        self.high != HEAD
     }
 
     /// The key that the names in it are hashed with.
@@ -198,7 +234,7 @@ impl Dataset {
     pub fn view(&self) -> Result<View<'_>> {
         let (shared, state) = (self.shared()?, self.state.read());
         self.check_whole()?;
-        Ok(View { shared, state })
+        Ok(View { shared, state, owner: self.owner() })
     }
 
     /// Holds the dataset's lock for a change; one that panics leaves it torn, and nobody is shown it any more.
@@ -219,12 +255,15 @@ impl Dataset {
     /// pool, since half an operation must not be committed: read everything that can fail first.
     ///
     /// # Errors
-    /// The error of `change`.
+    /// The error of `change`; [`PoolError::ReadOnly`] for a snapshot.
     pub fn update<T, E: From<PoolError>>(
         &self,
         op: &Op<'_>,
         change: impl FnOnce(&mut Update<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
+        if self.is_snapshot() {
+            return Err(PoolError::ReadOnly.into());
+        }
         let mut state = self.change();
         self.check_whole()?;
         let (before, dirty) = (state.record.referenced, state.tree.dirty_bytes());
@@ -273,6 +312,7 @@ impl Drop for Changing<'_> {
 pub struct View<'a> {
     shared: Arc<Shared>,
     state: RwLockReadGuard<'a, State>,
+    owner: (DatasetId, BlockId),
 }
 
 /// Reading, alike for views and updates.
@@ -364,7 +404,7 @@ impl Look for View<'_> {
         (&self.shared, &self.state.tree)
     }
     fn owner(&self) -> (DatasetId, BlockId) {
-        (self.state.record.id, HEAD)
+        self.owner
     }
 }
 

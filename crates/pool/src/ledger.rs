@@ -190,9 +190,17 @@ impl Damage {
         new
     }
 
-    /// A range of a file can neither be read nor rebuilt: that of the extent at `offset`, whose block is `block`.
-    pub fn note_unreadable(&self, dataset: DatasetId, inode: u64, offset: u64, len: u64, block: BlockId) {
-        self.note(data(dataset, HEAD, inode, offset, len, block));
+    /// A range of a file of a dataset, or of a snapshot (by its high id; else [`HEAD`]), can neither be read nor rebuilt:
+    /// that of the extent at `offset`, whose block is `block`.
+    pub fn note_unreadable(
+        &self,
+        (dataset, snapshot): (DatasetId, BlockId),
+        inode: u64,
+        offset: u64,
+        len: u64,
+        block: BlockId,
+    ) {
+        self.note(data(dataset, snapshot, inode, offset, len, block));
     }
 
     /// A tree could not be gone through from `key` on: `error` says why. Under the tree's lock.

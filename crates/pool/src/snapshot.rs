@@ -1,7 +1,7 @@
 //! Taking, looking into and destroying snapshots: see [`crate::snapshots`].
 
 use crate::create::check_name;
-use crate::dataset::Look;
+use crate::dataset::{Dataset, Look};
 use crate::pool::Pool;
 use crate::shared::Shared;
 use larder_format::tables::{DatasetRecord, SnapshotRecord, Table};
@@ -107,15 +107,36 @@ impl Pool {
     /// # Errors
     /// When there is no such snapshot; [`PoolError::Busy`] when somebody looks into it.
     pub fn destroy_snapshot(&self, dataset: DatasetId, name: &str) -> Result<()> {
+        self.destroy_snapshots(&[(dataset, name.to_owned())])
+    }
+
+    /// As [`Pool::destroy_snapshot`], of several: all of them, or none.
+    ///
+    /// # Errors
+    /// As [`Pool::destroy_snapshot`], for any of them.
+    pub fn destroy_snapshots(&self, going: &[(DatasetId, String)]) -> Result<()> {
         let _removing = self.removing();
         let _op = self.enter()?;
+        {
+            let snapshots = self.snapshots.lock();
+            for (dataset, name) in going {
+                if Arc::strong_count(&snapshots.named(*dataset, name)?.viewed) > 1 {
+                    let name = format!("{}@{name}", self.full_name(*dataset));
+                    return Err(PoolError::Busy(format!("snapshot {name} is in use")));
+                }
+            }
+        }
+        for (dataset, name) in going {
+            self.destroy_one(*dataset, name)?;
+        }
+        Ok(())
+    }
+
+    fn destroy_one(&self, dataset: DatasetId, name: &str) -> Result<()> {
         let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
         let mut state = head.state.write();
         let mut snapshots = self.snapshots.lock();
         let snapshot = snapshots.named(dataset, name)?;
-        if Arc::strong_count(&snapshot.viewed) > 1 {
-            return Err(PoolError::Busy(format!("snapshot {name} is in use")));
-        }
         let (high, root) = (snapshot.record.high, snapshot.record.root);
         self.tables.lock().remove(&TableNodes(&self.shared.store), &Table::snapshot_key(dataset, high))?;
         snapshots.taken.remove(&(dataset, high));
@@ -128,6 +149,66 @@ impl Pool {
         self.shared.freeing.leave_to_gc(std::mem::take(&mut state.record.held) + own);
         state.changed = true;
         Ok(())
+    }
+
+    /// Gives snapshots of datasets other names (dataset, old, new): all of them, or none. Durable with the next commit.
+    ///
+    /// # Errors
+    /// When one does not exist, a new name cannot be, or is taken.
+    pub fn rename_snapshots(&self, renames: &[(DatasetId, String, String)]) -> Result<()> {
+        let _op = self.enter()?;
+        let mut snapshots = self.snapshots.lock();
+        let mut new = Vec::new();
+        for (dataset, from, to) in renames {
+            check_name(to).map_err(PoolError::Invalid)?;
+            let comes = snapshots.to_come().any(|(of, name)| of == dataset && name == to);
+            if comes || snapshots.named(*dataset, to).is_ok() {
+                return Err(PoolError::Exists(format!("snapshot {}@{to}", self.full_name(*dataset))));
+            }
+            let record = snapshots.named(*dataset, from)?.record.clone();
+            new.push(SnapshotRecord { name: to.clone(), ..record });
+        }
+        let mut tables = self.tables.lock();
+        for record in new {
+            let (dataset, high) = (record.dataset, record.high);
+            tables.insert(
+                &TableNodes(&self.shared.store),
+                Table::snapshot_key(dataset, high),
+                &record.encode(),
+            )?;
+            if let Some(snapshot) = snapshots.taken.get_mut(&(dataset, high)) {
+                snapshot.record = record;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a dataset's head hold what its newest snapshot does. Nobody may have anything of the head in memory: it is
+    /// not shown. Durable when this returns.
+    ///
+    /// # Errors
+    /// When there is no such snapshot; [`PoolError::Busy`] when it is not the newest.
+    pub fn rollback(&self, dataset: DatasetId, name: &str) -> Result<()> {
+        let newest = {
+            let snapshots = self.snapshots.lock();
+            let high = snapshots.named(dataset, name)?.record.high;
+            high == snapshots.protected_below(dataset)
+        };
+        if !newest {
+            return Err(PoolError::Busy(format!("{} has newer snapshots", self.full_name(dataset))));
+        }
+        Err(PoolError::ReadOnly)
+    }
+
+    /// A snapshot as a dataset that cannot be changed; the snapshot cannot be destroyed meanwhile.
+    ///
+    /// # Errors
+    /// When there is no such snapshot.
+    pub fn snapshot_dataset(&self, dataset: DatasetId, name: &str) -> Result<Arc<Dataset>> {
+        let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
+        let snapshots = self.snapshots.lock();
+        let snapshot = snapshots.named(dataset, name)?;
+        Ok(Arc::new(Dataset::of_snapshot(&head, &snapshot.record, Arc::clone(&snapshot.viewed))))
     }
 
     /// Refuses when a dataset has snapshots, or is about to have one.

@@ -66,8 +66,8 @@ struct Course {
     vain: u32,
     /// When it is tried again.
     due: Duration,
-    /// An event told that it cannot go on.
-    is_told: bool,
+    /// Reason why it cannot go on, which an event told.
+    stuck: Option<String>,
 }
 
 #[derive(Default)]
@@ -351,11 +351,17 @@ impl Reshape {
             return true;
         }
         course.due = self.store.world.clock.monotonic().saturating_add(REST);
-        if !std::mem::replace(&mut course.is_told, true) {
+        if course.stuck.is_none() {
             let text = self.why_stuck(&course.left.misfits);
+            course.stuck = Some(text.clone());
             self.store.event(Event::new(Class::StateChange).text(text));
         }
         false
+    }
+
+    /// Reason why nothing moves, when nothing came of the last tries.
+    pub fn stuck(&self) -> Option<String> {
+        self.course.lock().stuck.clone()
     }
 
     /// Reason why segments keep what lives in them.
@@ -438,9 +444,9 @@ mod tests {
     fn merges_that_are_abandoned_again_and_again_are_no_progress() {
         let mut course = Course::default();
         assert_eq!(steps(&mut course, &[(3, 1000, &[10]), (3, 1000, &[20]), (3, 1000, &[])]), 1 + TRIES);
-        course.is_told = true;
+        course.stuck = Some("there is no room".into());
         assert_eq!(steps(&mut course, &[(3, 1000, &[20]), (3, 1000, &[10])]), 0, "a try after a rest");
-        assert!(course.is_told);
+        assert!(course.stuck.is_some());
         // A merge that comes further, less that lives, fewer segments, others: it goes on, and tells again.
         let better: [&[(u64, u64, &[u64])]; 4] = [
             &[(3, 1000, &[30]), (3, 1000, &[])],
@@ -450,7 +456,7 @@ mod tests {
         ];
         for states in better {
             assert!(steps(&mut course, states) >= TRIES);
-            assert!(!std::mem::replace(&mut course.is_told, true));
+            assert!(course.stuck.replace("there is no room".into()).is_none());
         }
     }
 

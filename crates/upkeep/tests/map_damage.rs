@@ -306,6 +306,7 @@ fn a_device_that_is_to_leave_is_tried_after_a_rest_when_a_page_of_the_map_is_los
     assert_eq!(until_it_rests(), 0);
     let told = pool.events(0).into_iter().filter(|(_, event)| event.text.contains("cannot be emptied"));
     assert_eq!(told.count(), 1);
+    assert!(pool.upkeep.reshape.stuck().is_some_and(|why| why.contains("cannot be read")));
     verify(&pool, &model);
     pool.commit_export().unwrap();
     drop(pool);

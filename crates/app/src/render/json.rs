@@ -99,6 +99,7 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
             "trace": pool.trace,
             "dedup": pool.dedup,
             "reshaping": pool.reshaping,
+            "reshaping_stuck": pool.reshaping_stuck,
             "survives": pool.survives,
             "risk": risk(pool.survives),
             "healthy": !needs_attention(pool),

@@ -96,10 +96,9 @@ pub fn text(pool: &PoolStatus, form: Form) -> String {
         line("scan", "none requested");
     }
     if pool.reshaping > 0 {
-        line(
-            "moving",
-            &format!("{} of what was stored before the devices changed", format_size(pool.reshaping)),
-        );
+        let what = format!("{} of what was stored before the devices changed", format_size(pool.reshaping));
+        let why = pool.reshaping_stuck.iter().map(|why| format!("; {why}; it is tried again and again"));
+        line("moving", &wrap(&(what + &why.collect::<String>())));
     }
     if let Some(trace) = &pool.trace {
         line("trace", &trace_line(trace));
@@ -419,6 +418,7 @@ pub mod tests {
             trace: None,
             dedup: None,
             reshaping: 0,
+            reshaping_stuck: None,
             survives: 0,
             damaged: vec![],
             uptime_ns: 10_000_000_000,
@@ -472,6 +472,21 @@ pub mod tests {
              \t    sda     ONLINE       0     0     0\n\
              \t    /srv/b  UNAVAIL  1.21K     0     0  not found where it was last seen\n\n\
              errors: No known data errors\n"
+        );
+    }
+
+    #[test]
+    fn what_still_moves_is_told_with_the_reason_when_it_does_not() {
+        let mut status = PoolStatus { reshaping: 3 << 20, ..pool() };
+        let told = "moving: 3M of what was stored before the devices changed";
+        assert!(text(&status, Form::default()).contains(&format!("{told}\n")));
+        status.reshaping_stuck = Some("2 segments cannot be emptied: there is no room".into());
+        let text = text(&status, Form::default()).replace("\n\t", " ");
+        assert!(
+            text.contains(&format!(
+                "{told}; 2 segments cannot be emptied: there is no room; it is tried again and again\n"
+            )),
+            "{text}"
         );
     }
 

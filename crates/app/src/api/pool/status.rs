@@ -89,6 +89,8 @@ pub struct PoolStatus {
     pub dedup: Option<DedupStatus>,
     /// Bytes, one copy of them, that still have to move since groups changed their shape.
     pub reshaping: u64,
+    /// Reason why none of it moves now, when nothing came of some tries.
+    pub reshaping_stuck: Option<String>,
     /// Further device losses survived, whichever devices they hit.
     pub survives: u32,
     /// Files (or `dataset:inode`) with data that could not be healed.
