@@ -12,6 +12,7 @@ mod boundary;
 mod changes;
 mod clean;
 mod cleaner;
+mod column;
 mod commit;
 mod contents;
 mod copies;
