@@ -40,6 +40,7 @@ mod pool;
 pub mod property;
 mod quota;
 mod rebuilt;
+mod remains;
 mod resting;
 mod sealing;
 mod shared;
