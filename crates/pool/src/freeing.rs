@@ -3,7 +3,7 @@
 //! There are no reference counts, so a dropped reference says only that the block *may* be dead. The drop asks, in
 //! this order:
 //! 1. Is the id at or below its head's `protected_below`? Then a snapshot holds it. Nothing happens; the dataset counts
-//!    the bytes as held, and they are left to GC when a snapshot is destroyed.
+//!    the bytes as held, and when that snapshot is destroyed they are found: see [`crate::remains`].
 //! 2. Is no id of the pool shared, has none several places, and is the place in the hint still the place? Then the
 //!    block is dead for certain and freed in the commit that drops it: the map forgets it, its segment has less to
 //!    live for.

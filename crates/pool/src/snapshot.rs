@@ -1,6 +1,6 @@
 //! Taking, looking into and destroying snapshots: see [`crate::snapshots`].
 
-use crate::create::check_name;
+use crate::create::check_snapshot_name;
 use crate::dataset::{Dataset, Look};
 use crate::pool::Pool;
 use crate::shared::Shared;
@@ -57,7 +57,7 @@ impl Pool {
     pub fn snapshot_all(&self, wanted: Vec<(DatasetId, String)>) -> Result<Vec<SnapshotRecord>> {
         self.shared.store.check_writable()?;
         for (dataset, name) in &wanted {
-            check_name(name).map_err(PoolError::Invalid)?;
+            check_snapshot_name(name).map_err(PoolError::Invalid)?;
             self.dataset(*dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
         }
         let taken = {
@@ -102,7 +102,7 @@ impl Pool {
         Ok(SnapshotView { shared: Arc::clone(&self.shared), tree, record, _viewed: viewed })
     }
 
-    /// Destroys a snapshot; durable with the next commit. What only it held is left to GC.
+    /// Destroys a snapshot; durable with the next commit. What only it held is freed by [`Pool::destroy_step`].
     ///
     /// # Errors
     /// When there is no such snapshot; [`PoolError::Busy`] when somebody looks into it.
@@ -165,7 +165,7 @@ impl Pool {
         let mut snapshots = self.snapshots.lock();
         let (mut new, mut taken) = (Vec::new(), None);
         for (dataset, from, to) in renames {
-            check_name(to).map_err(PoolError::Invalid)?;
+            check_snapshot_name(to).map_err(PoolError::Invalid)?;
             let record = snapshots.named(*dataset, from)?.record.clone();
             let comes = snapshots.to_come().any(|(of, name)| of == dataset && name == to);
             if comes || snapshots.named(*dataset, to).is_ok() {
