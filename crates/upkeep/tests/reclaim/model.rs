@@ -25,10 +25,6 @@ pub struct Tree {
 }
 
 impl Tree {
-    fn protected_below(&self) -> BlockId {
-        self.snapshots.last().map_or(BlockId::new(0), |newest| newest.1)
-    }
-
     fn all(&self) -> impl Iterator<Item = &Files> {
         std::iter::once(&self.head).chain(self.snapshots.iter().map(|snapshot| &snapshot.2))
     }
@@ -78,20 +74,23 @@ pub struct State {
     pub shared: BTreeSet<Version>,
     /// Blocks may have had the same content and a fingerprint: when one goes the index may lose the other.
     pub twice: bool,
-    /// Whether a snapshot was destroyed since the last trace: nodes of it may be left.
-    pub destroyed: bool,
+    /// It came of the one before by a rollback, which commits what is dirty first: a cut may leave that one under
+    /// this one's number.
+    pub is_rolled_back: bool,
 }
 
 impl State {
     /// The head of `name` stops naming what is under `key`.
-    pub fn drop_piece(&mut self, blocks: &Blocks, name: &str, key: (u64, u64)) -> Option<Piece> {
+    pub fn drop_piece(&mut self, name: &str, key: (u64, u64)) -> Option<Piece> {
         let tree = self.trees.get_mut(name).expect("a dataset");
         let piece = tree.head.remove(&key)?;
-        let held = blocks.all[piece.version].0.id <= tree.protected_below();
-        if held || self.shared.contains(&piece.version) {
-            self.left.insert(piece.version);
-        }
+        self.leave([piece.version]);
         Some(piece)
+    }
+
+    /// References went, perhaps the last: of what was shared the trace decides.
+    pub fn leave(&mut self, versions: impl IntoIterator<Item = Version>) {
+        self.left.extend(versions.into_iter().filter(|version| self.shared.contains(version)));
     }
 
     /// Blocks that some tree names.
@@ -104,6 +103,5 @@ impl State {
     pub fn traced(&mut self) {
         let live = self.live();
         self.left.retain(|version| live.contains(version));
-        self.destroyed = false;
     }
 }

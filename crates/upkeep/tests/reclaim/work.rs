@@ -121,7 +121,8 @@ impl Bed {
             15..=17 => self.share(),
             18..=19 => self.punch(),
             20..=22 => self.snapshot(),
-            23..=25 => self.destroy_snapshot(),
+            23..=24 => self.destroy_snapshot(),
+            25 => self.roll_back(),
             26 => self.create_dataset(),
             27 => self.destroy_dataset(),
             28..=32 => {
@@ -281,7 +282,7 @@ impl Bed {
                 tree.insert(at(key), &extent(&self.blocks, piece).encode())?;
                 tree.link_block(ptr, len.into());
                 self.state.born = self.blocks.all.len();
-                self.state.drop_piece(&self.blocks, name, key);
+                self.state.drop_piece(name, key);
                 self.state.trees.get_mut(name).expect("a dataset").head.insert(key, piece);
             }
             Ok::<_, PoolError>(())
@@ -321,7 +322,7 @@ impl Bed {
         let (name, dataset) = self.some_dataset();
         let Some((key, _)) = self.some_key(&name) else { return "nothing" };
         self.change(&dataset, |tree| drop_at(tree, key));
-        self.state.drop_piece(&self.blocks, &name, key);
+        self.state.drop_piece(&name, key);
         "drop"
     }
 
@@ -338,7 +339,7 @@ impl Bed {
         });
         // The old extent may have been of the same block.
         self.state.shared.insert(piece.version);
-        self.state.drop_piece(&self.blocks, &name, key);
+        self.state.drop_piece(&name, key);
         self.state.trees.get_mut(&name).expect("a dataset").head.insert(key, piece);
         "share"
     }
@@ -408,9 +409,31 @@ impl Bed {
         }
         self.pool().destroy_snapshot(dataset.id(), &snapshot).unwrap();
         let tree = self.state.trees.get_mut(&name).expect("a dataset");
-        tree.snapshots.retain(|(other, ..)| *other != snapshot);
-        self.state.destroyed = true;
+        let mut gone = tree.snapshots.extract_if(.., |(other, ..)| *other == snapshot);
+        let versions: Vec<_> = gone.by_ref().flat_map(|gone| gone.2.into_values()).collect();
+        drop(gone);
+        self.state.leave(versions.into_iter().map(|piece| piece.version));
         "destroy snapshot"
+    }
+
+    /// A head goes back to its newest snapshot. Not that of the root dataset, which has the number of the state.
+    fn roll_back(&mut self) -> &'static str {
+        let (name, dataset) = self.some_dataset();
+        let tree = &self.state.trees[&name];
+        let Some((snapshot, _, files)) = tree.snapshots.last().filter(|_| name != "tank").cloned() else {
+            return "nothing";
+        };
+        if let [older, _, ..] = tree.snapshots.as_slice() {
+            let refused = self.pool().rollback(dataset.id(), &older.0);
+            assert!(matches!(refused, Err(PoolError::Busy(_))), "{refused:?}");
+        }
+        self.pool().rollback(dataset.id(), &snapshot).unwrap();
+        let tree = self.state.trees.get_mut(&name).expect("a dataset");
+        let before = std::mem::replace(&mut tree.head, files);
+        self.state.leave(before.into_values().map(|piece| piece.version));
+        self.state.is_rolled_back = true;
+        self.promise();
+        "roll back"
     }
 
     fn create_dataset(&mut self) -> &'static str {
@@ -433,7 +456,7 @@ impl Bed {
         destroyed.unwrap();
         let keys: Vec<_> = self.state.trees[&name].head.keys().copied().collect();
         for key in keys {
-            self.state.drop_piece(&self.blocks, &name, key);
+            self.state.drop_piece(&name, key);
         }
         self.state.trees.remove(&name);
         "destroy dataset"
@@ -472,6 +495,7 @@ impl Bed {
                 self.make_room();
             }
             self.stamp();
+            self.state.is_rolled_back = false;
             let step = self.step();
             *coverage.entry(step).or_default() += 1;
             self.states.push(self.state.clone());
@@ -562,8 +586,14 @@ fn whole(pool: &Kept, state: &State) -> Result<u64, String> {
 
 /// Destroyed datasets are taken down, the free queue is worked off, and what that changes is committed.
 fn drain(pool: &Pool) -> Result<(), String> {
-    while pool.destroy_step(5).map_err(|error| format!("destroy step: {error}"))? {}
-    pool.commit().map_err(|error| format!("commit: {error}"))?;
+    // What remains of a snapshot waits for the commit that destroyed it.
+    for _ in 0..=2 {
+        while pool.destroy_step(5).map_err(|error| format!("destroy step: {error}"))? {}
+        pool.commit().map_err(|error| format!("commit: {error}"))?;
+    }
+    if pool.remaining() > 0 {
+        return Err("remains of a snapshot are left".into());
+    }
     if !pool.destroyed().is_empty() {
         return Err("a destroyed dataset is left".into());
     }
@@ -597,11 +627,11 @@ fn accounted(pool: &Pool, state: &State, blocks: &Blocks, unreachable: u64) -> R
     let dead: Vec<_> = known.iter().filter(|(version, _)| !live.contains(version)).collect();
     if let Some(&(&leak, marks)) = dead.iter().find(|(version, _)| !state.left.contains(version)) {
         let id = blocks.all[leak].0.id;
-        return Err(format!("block {id} was neither shared nor in a snapshot, but is not freed: {marks:?}"));
+        return Err(format!("block {id} was not shared, and is not freed: {marks:?}"));
     }
     let nodes = unreachable - dead.len() as u64;
-    if nodes > 0 && !state.destroyed {
-        return Err(format!("{nodes} nodes are not freed, though no snapshot was destroyed"));
+    if nodes > 0 {
+        return Err(format!("{nodes} nodes are not freed"));
     }
     let mut data_bytes = 0;
     for account in pool.store().accounts() {
@@ -682,7 +712,10 @@ fn cut(bed: Bed, start: usize, cuts: usize, steps: usize, again: usize) -> Resul
         if found < promised {
             return Err(failed(format!("state {promised} was promised, {found} is there")));
         }
-        let state = states[found].clone();
+        let is_before = states[found].is_rolled_back
+            && found > promised
+            && trees(&pool, &blocks).map_err(failed)? == states[found - 1].trees;
+        let state = states[found - usize::from(is_before)].clone();
         whole(&pool, &state).and_then(|_| verify(&pool, &state, &blocks)).map_err(failed)?;
         let mut after = Bed {
             sim,
