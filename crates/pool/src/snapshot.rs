@@ -90,6 +90,18 @@ impl Pool {
         self.snapshots.lock().of(dataset).map(|snapshot| snapshot.record.clone()).collect()
     }
 
+    /// Up to `max` snapshots of a dataset whose high ids are greater than `after`, oldest first.
+    pub fn snapshots_after(&self, dataset: DatasetId, after: BlockId, max: usize) -> Vec<SnapshotRecord> {
+        let snapshots = self.snapshots.lock();
+        let records = snapshots.of(dataset).map(|snapshot| &snapshot.record);
+        records.filter(|record| record.high > after).take(max).cloned().collect()
+    }
+
+    /// The newest snapshot of a dataset.
+    pub fn newest_snapshot(&self, dataset: DatasetId) -> Option<SnapshotRecord> {
+        self.snapshots.lock().of(dataset).next_back().map(|snapshot| snapshot.record.clone())
+    }
+
     /// Looks into a snapshot.
     ///
     /// # Errors

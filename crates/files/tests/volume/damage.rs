@@ -6,6 +6,7 @@ use larder_format::block::{BLOCK_MAGIC, BlockKind, CheckedHeader};
 use larder_format::items;
 use larder_format::node::Key;
 use larder_format::{BlockId, ByteLen, DeviceOffset};
+use larder_pool::ledger::HEAD;
 use larder_pool::{Look, ROOT_DATASET};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -259,7 +260,7 @@ fn what_was_removed_is_named_no_more_however_long_that_takes() {
     settle(&bed);
     assert_eq!(bed.upkeep.damage.known(), []);
     // A reader that began before finds the damage only now.
-    bed.pool.damage().note_unreadable(dataset, inode.get(), entry.offset, entry.len, entry.block);
+    bed.pool.damage().note_unreadable((dataset, HEAD), inode.get(), entry.offset, entry.len, entry.block);
     assert_eq!(bed.upkeep.damage.known(), []);
     check(&bed);
 }
