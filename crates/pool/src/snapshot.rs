@@ -129,14 +129,15 @@ impl Pool {
     pub fn destroy_snapshots(&self, going: &[(DatasetId, String)]) -> Result<()> {
         let _removing = self.removing();
         let _op = self.enter()?;
-        {
+        let used = {
             let snapshots = self.snapshots.lock();
-            for (dataset, name) in going {
-                if Arc::strong_count(&snapshots.named(*dataset, name)?.viewed) > 1 {
-                    let name = format!("{}@{name}", self.full_name(*dataset));
-                    return Err(PoolError::Busy(format!("snapshot {name} is in use")));
-                }
-            }
+            let found = going.iter().map(|(dataset, name)| snapshots.named(*dataset, name));
+            let found = found.collect::<Result<Vec<_>>>()?;
+            found.iter().position(|snapshot| Arc::strong_count(&snapshot.viewed) > 1)
+        };
+        if let Some((dataset, name)) = used.map(|at| &going[at]) {
+            let name = format!("{}@{name}", self.full_name(*dataset));
+            return Err(PoolError::Busy(format!("snapshot {name} is in use")));
         }
         for (dataset, name) in going {
             self.destroy_one(*dataset, name)?;
@@ -175,6 +176,7 @@ impl Pool {
             check_name(to).map_err(PoolError::Invalid)?;
             let comes = snapshots.to_come().any(|(of, name)| of == dataset && name == to);
             if comes || snapshots.named(*dataset, to).is_ok() {
+                drop(snapshots);
                 return Err(PoolError::Exists(format!("snapshot {}@{to}", self.full_name(*dataset))));
             }
             let record = snapshots.named(*dataset, from)?.record.clone();
@@ -218,9 +220,12 @@ impl Pool {
     /// When there is no such snapshot.
     pub fn snapshot_dataset(&self, dataset: DatasetId, name: &str) -> Result<Arc<Dataset>> {
         let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
-        let snapshots = self.snapshots.lock();
-        let snapshot = snapshots.named(dataset, name)?;
-        Ok(Arc::new(Dataset::of_snapshot(&head, &snapshot.record, Arc::clone(&snapshot.viewed))))
+        let (record, viewed) = {
+            let snapshots = self.snapshots.lock();
+            let snapshot = snapshots.named(dataset, name)?;
+            (snapshot.record.clone(), Arc::clone(&snapshot.viewed))
+        };
+        Ok(Arc::new(Dataset::of_snapshot(&head, &record, viewed)))
     }
 
     /// Refuses when a dataset has snapshots, or is about to have one.

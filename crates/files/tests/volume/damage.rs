@@ -82,7 +82,7 @@ pub fn rot_record(bed: &Bed, node: NodeId, offset: u64) {
 }
 
 /// Rots the record that a file has in a dataset or snapshot.
-fn rot_record_in(bed: &Bed, view: &impl Look, node: NodeId, offset: u64) {
+pub fn rot_record_in(bed: &Bed, view: &impl Look, node: NodeId, offset: u64) {
     let (_, inode) = id_of(bed, node);
     let value = view.get(&Key::new(inode.get(), items::EXTENT, offset)).unwrap().expect("an extent");
     let id = items::Extent::decode(&value).unwrap().ptr.id;
@@ -325,7 +325,7 @@ fn scrub(bed: &Bed) {
     name_lost(bed);
 }
 
-fn set(names: &[&str]) -> BTreeSet<String> {
+pub fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| name.to_string()).collect()
 }
 
