@@ -212,7 +212,10 @@ impl Control {
     /// Emits the snapshots after `cookie`, without attributes: nothing is opened for a listing.
     pub fn list(&self, mount: &Mount, mut cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) {
         let dataset = self.volume.id();
-        while self.level == Level::Snapshot {
+        if self.level != Level::Snapshot {
+            return;
+        }
+        loop {
             let after = BlockId::new(cookie.saturating_sub(DOT_DOT));
             let found = mount.pool.snapshots_after(dataset, after, LISTING);
             let Some(last) = found.last() else { return };

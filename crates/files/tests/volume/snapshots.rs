@@ -309,7 +309,8 @@ fn everything_that_would_change_a_snapshot_is_refused() {
         assert_eq!(ops.open(file, truncate), Err(FsError::ReadOnly));
         // What changes nothing works.
         let handle = ops.open(file, READ).unwrap();
-        (ops.flush(file, handle).unwrap(), ops.fsync(file, handle, false).unwrap());
+        ops.flush(file, handle).unwrap();
+        ops.fsync(file, handle, false).unwrap();
         ops.release(file, handle).unwrap();
     }
     // Nor is `.zfs` itself made, replaced or removed.
