@@ -614,7 +614,7 @@ pub trait Ops: Send + Sync {
         volume.removexattr(inode, name)
     }
 
-    /// The space of the dataset that the node is in. A snapshot takes what it refers to and has as much room, as in ZFS.
+    /// The space of the dataset that the node is in. A snapshot takes what it refers to and has its room, as in ZFS.
     fn statfs(&self, node: NodeId) -> Result<StatFs> {
         let seat = self.seat()?;
         let object = seat.object(node)?;

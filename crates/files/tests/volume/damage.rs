@@ -101,7 +101,7 @@ pub fn content(seed: u64, records: u64) -> Vec<u8> {
     (0..records * RECORD).map(|i| (i / 8 * 31 + i + seed * 7 + 1) as u8 | 1).collect()
 }
 
-fn name_lost(bed: &Bed) {
+pub fn name_lost(bed: &Bed) {
     while bed.upkeep.damage.step(8).unwrap() {}
 }
 

@@ -5,7 +5,7 @@ use crate::damage;
 use crate::lists::{self, ACCESS, DEFAULT};
 use crate::quota::dataset;
 use larder_files::*;
-use larder_format::items::{LAST_INODE, MAX_DATASET, ROOT_INODE};
+use larder_format::items::{ENTRY, LAST_INODE, MAX_DATASET, ROOT_INODE};
 use larder_format::{DatasetId, InodeId};
 use larder_pool::{PoolError, ROOT_DATASET};
 use larder_sim::{SimWorld, Survival};
@@ -578,6 +578,40 @@ fn damage_that_is_read_in_a_snapshot_is_named_with_it() {
     let inodes: Vec<_> = told.iter().map(|of| (of.dataset, of.inode, of.ranges.len(), of.whole)).collect();
     let wanted = [a, b].map(|node| (ROOT_DATASET, Some(inode(node)), 1, false));
     assert_eq!(inodes, wanted);
+}
+
+#[test]
+fn a_folder_of_a_snapshot_with_a_lost_leaf_lists_the_other_names_and_then_the_error() {
+    let bed = damage::bed();
+    let dir = bed.dir(ROOT, "names");
+    let count = 1500;
+    for i in 0..count {
+        bed.file(dir, &format!("a name that is rather long, so that there are several leaves {i}"));
+    }
+    snapshot(&bed, "monday");
+    let bed = bed.reopen(2);
+    let leaves = damage::nodes(&bed, 0);
+    let id = inode(dir).get();
+    let of_dir: Vec<_> = leaves.iter().filter(|(key, _)| (key.object, key.kind) == (id, ENTRY)).collect();
+    damage::rot(&bed, of_dir[1].1);
+    let lost = of_dir[1].0.offset..of_dir[2].0.offset;
+    let bed = bed.crash(3);
+    let dir = bed.find(".zfs/snapshot/monday/names").unwrap().node;
+    let (mut told, mut at) = (0, 0);
+    let ended = loop {
+        let mut any = false;
+        let outcome = bed.mount.readdir(dir, Handle(0), at, false, &mut |entry| {
+            assert!(!lost.contains(&entry.next_cookie));
+            (told, at, any) = (told + 1, entry.next_cookie, true);
+            true
+        });
+        if outcome.is_err() || !any {
+            break outcome;
+        }
+    };
+    assert!(damage::is_eio(ended) && told > count / 2 && told < count && at > lost.end, "{told} {at}");
+    damage::name_lost(&bed);
+    assert!(damage::named(&bed).contains("@monday:/names"), "{:?}", damage::named(&bed));
 }
 
 #[test]
