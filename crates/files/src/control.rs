@@ -5,9 +5,8 @@
 //! `.zfs` and `snapshot` take the two inode numbers of the dataset that no file gets. Nothing is changed in them.
 
 use crate::error::{FsError, Result};
-use crate::mount::Mount;
-use crate::ops::DOT_DOT;
 use crate::posix::{Attr, DirEntry, FileKind, Handle, NodeId};
+use crate::snapshots::Snapshots;
 use crate::volume::Volume;
 use larder_format::items::{LAST_INODE, MAX_NAME, ROOT_INODE};
 use larder_format::{BlockId, DatasetId, InodeId};
@@ -19,6 +18,8 @@ pub(crate) const ZFS: &[u8] = b".zfs";
 pub(crate) const SNAPSHOT: &[u8] = b"snapshot";
 const SNAPSHOT_INODE: InodeId = InodeId::new(LAST_INODE + 1);
 const ZFS_INODE: InodeId = InodeId::new(LAST_INODE + 2);
+/// The cookie of `..`; those of snapshots follow, by their high ids.
+pub(crate) const DOT_DOT: u64 = 2;
 /// Snapshots that are taken from the pool's list at a time.
 const LISTING: usize = 256;
 
@@ -186,7 +187,7 @@ impl Control {
     }
 
     /// The object that a name in it leads to.
-    pub fn find(&self, mount: &Mount, name: &[u8]) -> Result<Object> {
+    pub fn find(&self, snapshots: &Snapshots, name: &[u8]) -> Result<Object> {
         if name.len() > MAX_NAME {
             return Err(FsError::NameTooLong);
         }
@@ -198,30 +199,30 @@ impl Control {
             (Level::Snapshot, b"..") => Ok(Object::zfs(volume())),
             (Level::Snapshot, name) => {
                 let name = str::from_utf8(name).map_err(|_| FsError::NotFound)?;
-                let snapshot = mount.snapshots.named(&mount.pool, self.volume.id(), name)?;
+                let snapshot = snapshots.named(&self.volume.pool, self.volume.id(), name)?;
                 Ok(Object::Inode(snapshot, ROOT_INODE))
             }
         }
     }
 
-    /// What it holds beside the snapshots.
+    /// The directory in it that is no snapshot.
     pub fn below(&self) -> Option<Object> {
         (self.level == Level::Zfs).then(|| Object::snapshots(Arc::clone(&self.volume)))
     }
 
     /// Emits the snapshots after `cookie`, without attributes: nothing is opened for a listing.
-    pub fn list(&self, mount: &Mount, mut cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) {
+    pub fn list(&self, snapshots: &Snapshots, mut cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) {
         let dataset = self.volume.id();
         if self.level != Level::Snapshot {
             return;
         }
         loop {
             let after = BlockId::new(cookie.saturating_sub(DOT_DOT));
-            let found = mount.pool.snapshots_after(dataset, after, LISTING);
+            let found = self.volume.pool.snapshots_after(dataset, after, LISTING);
             let Some(last) = found.last() else { return };
             cookie = last.high.get() + DOT_DOT;
             for snapshot in &found {
-                let number = mount.snapshots.number_of(dataset, snapshot.high);
+                let number = snapshots.number_of(dataset, snapshot.high);
                 let taken = emit(DirEntry {
                     // One that nobody has looked up has no number yet.
                     node: number.map_or(self.node(), |number| NodeId::pack(number, ROOT_INODE)),

@@ -7,7 +7,7 @@
 //! Each operation is said once: its provided body finds the volumes that it is about and has them do it. A [`Mount`]
 //! and a [`View`](crate::View) of it differ only in their [`Seat`].
 
-use crate::control::{Object, SNAPSHOT, ZFS};
+use crate::control::{DOT_DOT, Object, SNAPSHOT, ZFS};
 use crate::error::{FsError, Result};
 use crate::mount::Mount;
 use crate::names::NewInode;
@@ -19,9 +19,8 @@ use larder_format::items::{FIRST_COOKIE, MAX_NAME, ROOT_INODE};
 use larder_pool::{Class, Event};
 use std::sync::Arc;
 
-/// Cookies of `.`, `..` and a directory that is not stored; those of junctions follow, by dataset.
+/// Cookies of `.` and, behind that of `..`, a directory that is not stored; those of junctions follow, by dataset.
 const DOT: u64 = 1;
-pub(crate) const DOT_DOT: u64 = 2;
 const CONTROL: u64 = 3;
 /// Unit of `statfs`, bytes.
 const STATFS_UNIT: u32 = 4096;
@@ -128,7 +127,7 @@ impl<'a> Seat<'a> {
             return object.getattr();
         }
         match object {
-            Object::Control(control) => control.find(self.mount, name)?.getattr(),
+            Object::Control(control) => control.find(&self.mount.snapshots, name)?.getattr(),
             Object::Inode(volume, dir) => match self.mount.fixed(&volume, dir, name)? {
                 Some(object) => object.getattr(),
                 None => volume.lookup(dir, name),
@@ -545,7 +544,7 @@ pub trait Ops: Send + Sync {
         let (volume, dir) = match object {
             Object::Inode(volume, dir) => (volume, dir),
             Object::Control(control) => {
-                control.list(seat.mount, cookie, &mut emit);
+                control.list(&seat.mount.snapshots, cookie, &mut emit);
                 return Ok(());
             }
         };

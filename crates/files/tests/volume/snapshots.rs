@@ -57,7 +57,7 @@ fn see(ops: &dyn Ops, node: NodeId) -> Seen {
     Seen { attr, content, data, target, xattrs }
 }
 
-/// What is below a directory, and itself, by path.
+/// A directory and all below it, by path.
 fn image(ops: &dyn Ops, dir: NodeId) -> BTreeMap<String, Seen> {
     let mut all = BTreeMap::from([(String::new(), see(ops, dir))]);
     let handle = ops.opendir(dir).unwrap();
@@ -199,7 +199,7 @@ fn a_snapshot_shows_the_moment_when_it_was_taken_whatever_becomes_of_the_tree() 
         while bed.pool.free_step(1000).unwrap() {}
     }
     assert_eq!(image(&*bed.mount, ROOT).len(), 1);
-    // What was in memory is read again.
+    // Nothing is in memory any more.
     bed.pool.store().drop_caches();
     check(&bed, "one", &one);
     check(&bed, "two", &two);
@@ -307,7 +307,7 @@ fn everything_that_would_change_a_snapshot_is_refused() {
         let truncate = OpenFlags { truncate: true, ..READ };
         assert_eq!(ops.open(file, READ_WRITE), Err(FsError::ReadOnly));
         assert_eq!(ops.open(file, truncate), Err(FsError::ReadOnly));
-        // What changes nothing works.
+        // Reading works.
         let handle = ops.open(file, READ).unwrap();
         ops.flush(file, handle).unwrap();
         ops.fsync(file, handle, false).unwrap();
