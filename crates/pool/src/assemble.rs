@@ -60,6 +60,12 @@ impl Pool {
         }
         check_parents(&datasets)?;
         let mut snapshots = snapshots_of(&datasets, snapshots)?;
+        for record in &remains {
+            if let Some(head) = datasets.get(&record.dataset).or_else(|| destroyed.get(&record.dataset)) {
+                let mut state = head.state.write();
+                state.remains_below = state.remains_below.max(record.high);
+            }
+        }
         snapshots.remains = remains.into_iter().map(|record| (record.high, Remains::open(record))).collect();
         let pool = Arc::new(Pool {
             began: shared.store.world.clock.monotonic(),

@@ -432,7 +432,10 @@ impl Pool {
             // A snapshot that this commit takes is of the tree as it is now, without them.
             let mut dropped = state.tree.take_dropped();
             dropped.iter().for_each(|ptr| self.shared.damage.doubt(dataset.id(), ptr.id));
-            dropped.retain(|ptr| is_free_to_die(&mut state.record, *ptr));
+            // What remains of a snapshot is found by them.
+            let was_protected =
+                std::mem::replace(&mut state.was_protected_below, state.record.protected_below);
+            dropped.retain(|ptr| is_free_to_die(&mut state.record, *ptr) && ptr.id > was_protected);
             self.shared.freeing.drop_nodes(dropped);
             // Until the tables have it.
             state.changed = true;
@@ -450,7 +453,7 @@ impl Pool {
         if how != How::WhatFits {
             self.seal_snapshots(self.shared.store.open_commit())?;
         }
-        self.shared.freeing.seal_dropped();
+        self.shared.freeing.seal_dropped(self.remaining() > 0);
         self.shared.freeing.seal(&self.tables)
     }
 

@@ -80,7 +80,13 @@ impl Contents {
                     }
                     Table::Secret => return Err(Corrupt::new("fingerprints under a key", Reason::Feature)),
                     Table::Snapshots => contents.snapshots.push(SnapshotRecord::decode(value)?),
-                    Table::Remains => contents.remains.push(RemainsRecord::decode(value)?),
+                    Table::Remains => {
+                        let record = RemainsRecord::decode(value)?;
+                        if record.high.get() != key.offset {
+                            return Err(Corrupt::new("remains record", Reason::Identity));
+                        }
+                        contents.remains.push(record);
+                    }
                     Table::Events | Table::Commands => contents.kept.push((table, key.offset, Vec::new())),
                     Table::Damage | Table::BadSlots => {
                         contents.kept.push((table, key.offset, value.to_vec()));

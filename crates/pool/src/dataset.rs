@@ -4,7 +4,7 @@ use crate::ledger::HEAD;
 use crate::op::Op;
 use crate::shared::Shared;
 use larder_format::checksum::ChecksumKind;
-use larder_format::items::{MAX_INODE, NameKey, valid_record_size};
+use larder_format::items::{LAST_INODE, NameKey, valid_record_size};
 use larder_format::node::Key;
 use larder_format::tables::{DatasetRecord, SnapshotRecord};
 use larder_format::{BlockId, BlockPtr, DatasetId, InodeId, Timestamp};
@@ -80,6 +80,10 @@ pub(crate) struct State {
     pub record: DatasetRecord,
     /// Changed since it was last written to the tables.
     pub changed: bool,
+    /// `protected_below` when nodes that were dropped were last freed.
+    pub was_protected_below: BlockId,
+    /// The highest id that what remains of a snapshot may hold.
+    pub remains_below: BlockId,
 }
 
 /// A dataset of an imported pool, or a snapshot of one, which nobody can change.
@@ -120,6 +124,8 @@ impl Dataset {
             shared,
             state: RwLock::new(State {
                 tree: record.root.map_or_else(Tree::empty, Tree::open),
+                was_protected_below: record.protected_below,
+                remains_below: BlockId::new(0),
                 record,
                 changed: false,
             }),
@@ -514,6 +520,15 @@ impl Update<'_> {
         self.shared.freeing.note_shared(ptr.id);
     }
 
+    /// The extent that names this block has another key from now on. What a snapshot has under the old one, or what
+    /// remains of one, is another reference then.
+    pub fn move_block(&mut self, ptr: BlockPtr) {
+        if ptr.id <= self.state.record.protected_below.max(self.state.remains_below) {
+            self.shared.freeing.note_shared(ptr.id);
+        }
+        self.touch();
+    }
+
     /// An extent no longer names this block of `logical` plain bytes; it dies with the commit when neither a
     /// snapshot nor another extent can hold it.
     pub fn drop_block(&mut self, ptr: BlockPtr, logical: u64) {
@@ -532,7 +547,7 @@ impl Update<'_> {
 
     /// A fresh inode id; none when all have been given out.
     pub fn allocate_inode(&mut self) -> Option<InodeId> {
-        let id = Some(self.state.record.next_inode).filter(|&id| id <= MAX_INODE)?;
+        let id = Some(self.state.record.next_inode).filter(|&id| id <= LAST_INODE)?;
         self.state.record.next_inode = id + 1;
         self.touch();
         Some(InodeId::new(id))

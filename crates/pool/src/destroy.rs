@@ -108,7 +108,7 @@ impl Pool {
                 }
             }
         }
-        self.remains_step(max)
+        self.remains_step()
     }
 
     /// Takes up to `max` entries out of a dataset's tree; returns their number.

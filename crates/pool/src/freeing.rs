@@ -44,7 +44,7 @@ use larder_store::{PoolError, Result, RunIo, Store, TableNodes};
 use larder_sync::{Mutex, RwLockWriteGuard};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Ids that the queue keeps in memory, at most: some 16 MiB.
 const QUEUE_MAX: usize = 1 << 20;
@@ -156,6 +156,8 @@ pub struct Freeing {
     dropped: Mutex<Dropped>,
     /// Last figure given of the space that will be free by itself, bytes.
     told: AtomicU64,
+    /// Since the last commit some were dropped that may be dropped by that as well.
+    is_twice: AtomicBool,
 }
 
 impl Freeing {
@@ -167,6 +169,7 @@ impl Freeing {
             pins: Arc::clone(pins),
             dropped: Mutex::default(),
             told: AtomicU64::new(0),
+            is_twice: AtomicBool::new(false),
         }
     }
 
@@ -203,6 +206,7 @@ impl Freeing {
     pub(crate) fn drop_again(&self, records: Vec<BlockPtr>, nodes: Vec<BlockPtr>) {
         let (held, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| self.pins.holds(node.id));
         let unsure: Vec<_> = records.into_iter().chain(nodes).collect();
+        self.is_twice.store(true, Ordering::Relaxed);
         self.mark_dead(unsure, held);
     }
 
@@ -411,8 +415,10 @@ impl Freeing {
         self.duplicates.forget(id);
     }
 
-    /// Part of a commit: what was dropped since the last one is freed, or marked. Nobody is inside.
-    pub(crate) fn seal_dropped(&self) {
+    /// Part of a commit: what was dropped since the last one is freed, or marked. Nobody is inside. While something
+    /// remains of snapshots, the map is asked which is there still.
+    pub(crate) fn seal_dropped(&self, has_remains: bool) {
+        let is_twice = self.is_twice.swap(false, Ordering::Relaxed) || has_remains;
         let (records, nodes, shared) = {
             let mut freeing = self.dropped.lock();
             let (records, nodes) = (std::mem::take(&mut freeing.records), std::mem::take(&mut freeing.nodes));
@@ -424,7 +430,8 @@ impl Freeing {
         if !mutated(Mutant::Leak) {
             let core = self.store.core.lock();
             for ptr in records.into_iter().chain(nodes) {
-                let certain = !shared && !core.has_copies() && !core.hint_is_stale(ptr.place.segment);
+                let certain =
+                    !shared && !is_twice && !core.has_copies() && !core.hint_is_stale(ptr.place.segment);
                 if certain { &mut dead } else { &mut unsure }.push(ptr);
             }
         }

@@ -19,8 +19,9 @@ impl Pool {
     /// Pins what is committed now. Nobody may be inside.
     pub fn pin(&self, _nobody_enters: &RwLockWriteGuard<'_, ()>, commit: CommitId) -> Pinned {
         let (mut members, mut origins) = (Vec::new(), Vec::new());
+        let remaining = self.remaining() as u64;
         // What remains of snapshots may be anything.
-        let mut held = self.remaining() as u64;
+        let mut held = remaining;
         for dataset in self.trees() {
             let lineage = dataset.id();
             let of: Arc<str> = self.tree_name(&dataset).into();
@@ -60,6 +61,7 @@ impl Pool {
             left,
             left_before,
             held,
+            has_remains: remaining > 0,
             blocks: counted.map(|entry| u64::from(entry.live_blocks)).sum(),
         }
     }

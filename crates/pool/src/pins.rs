@@ -82,6 +82,8 @@ pub struct Pinned {
     /// Bytes that were dropped under the protection of a snapshot. Snapshots hold them, or nobody does: an older block
     /// may have been referred to anew.
     pub held: u64,
+    /// Trees that are none of these may refer to blocks: of what remains of snapshots.
+    pub has_remains: bool,
     /// Blocks that are counted as live.
     pub blocks: u64,
 }

@@ -291,6 +291,7 @@ impl Pool {
     pub fn is_freeing(&self) -> bool {
         self.shared.freeing.has_dropped()
             || self.shared.freeing.has_queued()
+            || self.has_remains()
             || self.shared.store.core.lock().waiting_to_be_free()
     }
 }

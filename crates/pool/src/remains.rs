@@ -13,16 +13,20 @@
 //!   and no step is taken before.
 //! - Several destroyed in a row, or one while the one before it is gone through: what came after is looked for at each
 //!   step. Each frees what the first that is left does not hold.
-//! - Shared blocks are left to GC by the queue. An extent keeps its key for life, unless the block is shared.
+//! - Shared blocks are left to GC by the queue. An extent keeps its key for life, or its block is shared from then on:
+//!   [`crate::Update::move_block`]. GC, which does not know these trees, lets no block be shared no more meanwhile.
+//! - Blocks dropped since the last commit are said to be dead by the commit, too: it asks the map as well while there
+//!   are notes.
 //!
 //! # The tree fades
-//! Nodes that what came after has as well are freed when that drops them. A node that the map does not know is
-//! such a one, or GC freed it, and so is all below it: it is passed over.
+//! Nodes that what came after has as well are freed when that drops them, but none in the very commit that destroys.
+//! A node that the map does not know is such a one, or GC freed it, and so is, nearly always, all below it: it is
+//! passed over, and GC told that something may be left.
 //!
 //! # Crashes
 //! How far it came is in the note, durable with the frees.
 
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, State};
 use crate::pool::Pool;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
@@ -32,8 +36,8 @@ use larder_sorted::tree::{Remain, Remains as Walk};
 use larder_store::{DatasetNodes, PoolError, Result, TableNodes};
 use std::sync::Arc;
 
-/// Nodes that a step reads at least: with fewer it might not come down to a leaf.
-const LEAST: usize = 64;
+/// Nodes that a step reads: commits wait for it, and with fewer it might not come down to a leaf.
+const STEP: usize = 64;
 
 /// A tree of which the remains are being freed.
 pub(crate) struct Remains {
@@ -56,7 +60,7 @@ impl Remains {
 pub(crate) struct Alone {
     pub(crate) records: Vec<BlockPtr>,
     pub(crate) nodes: Vec<BlockPtr>,
-    /// Footprints of nodes that cannot be read, though they are there.
+    /// Footprints of nodes that cannot be read; of those that are not there, a byte each.
     pub(crate) unread: u64,
 }
 
@@ -85,6 +89,7 @@ impl Pool {
     /// Notes the tree of a snapshot or head, which nobody names any more. Within the operation that takes it away.
     pub(crate) fn leave_remains(
         &self,
+        head: &mut State,
         dataset: DatasetId,
         high: BlockId,
         floor: BlockId,
@@ -96,17 +101,25 @@ impl Pool {
         let nodes = TableNodes(&self.shared.store);
         self.tables.lock().insert(&nodes, Table::Remains.key(high.get()), &record.encode())?;
         let since = self.shared.store.open_commit();
+        head.remains_below = head.remains_below.max(high);
         self.snapshots.lock().remains.insert(high, Remains { record, since, is_stuck: false });
         Ok(())
     }
 
-    /// Goes on with freeing what remains of snapshots that were destroyed: reads about `max` nodes. True while there
-    /// is more to do now.
+    /// Takes such a note back, in the same operation.
+    pub(crate) fn forget_remains(&self, high: BlockId) {
+        // The leaf was just changed, and is in memory.
+        drop(self.tables.lock().remove(&TableNodes(&self.shared.store), &Table::Remains.key(high.get())));
+        self.snapshots.lock().remains.remove(&high);
+    }
+
+    /// Goes on with freeing what remains of snapshots that were destroyed, a bounded step. True while there is more to
+    /// do now.
     ///
     /// # Errors
     /// When a tree cannot be read: that one is left alone until the next import. When nothing may be written.
-    pub fn remains_step(&self, max: usize) -> Result<bool> {
-        if self.snapshots.lock().remains.is_empty() {
+    pub fn remains_step(&self) -> Result<bool> {
+        if self.snapshots.lock().remains.is_empty() || self.is_map_large() {
             return Ok(false);
         }
         // No commit comes between: the nodes of what came after, as it is committed, stay where they are.
@@ -123,10 +136,11 @@ impl Pool {
         let after = self.after(record.dataset, head.as_deref(), record.high);
         let mut walk = Walk::new(Some(record.root), after, record.floor, record.from);
         let mut alone = Alone::default();
-        let more = match self.find_alone(&mut walk, record.floor, max.max(LEAST), &mut alone) {
+        let more = match self.find_alone(&mut walk, record.floor, &mut alone) {
             Ok(more) => more,
             Err(error) => {
                 if error.is_loss()
+                    && self.shared.store.silence().is_none()
                     && let Some(one) = self.snapshots.lock().remains.get_mut(&record.high)
                 {
                     one.is_stuck = true;
@@ -172,20 +186,20 @@ impl Pool {
     }
 
     /// Goes on with a walk; whether there is more.
-    fn find_alone(&self, walk: &mut Walk, floor: BlockId, max: usize, alone: &mut Alone) -> Result<bool> {
+    fn find_alone(&self, walk: &mut Walk, floor: BlockId, alone: &mut Alone) -> Result<bool> {
         let nodes = DatasetNodes(&self.shared.store);
         loop {
-            let error = match walk.step(&nodes, max, |remain| alone.take(remain, floor)) {
+            let error = match walk.step(&nodes, STEP, |remain| alone.take(remain, floor)) {
                 Ok(more) => return Ok(more),
-                Err(error) if error.is_loss() => error,
+                // Nothing is lost for a device that does not answer now.
+                Err(error) if error.is_loss() && self.shared.store.silence().is_none() => error,
                 Err(error) => return Err(error),
             };
             let Some(unread) = walk.pass_unread(|remain| alone.take(remain, floor)) else {
                 return Err(error);
             };
-            if !self.shared.store.places_of(unread.id)?.is_empty() {
-                alone.unread += u64::from(unread.place.footprint());
-            }
+            let is_gone = self.shared.store.places_of(unread.id)?.is_empty();
+            alone.unread += if is_gone { 1 } else { u64::from(unread.place.footprint()) };
         }
     }
 
@@ -224,7 +238,7 @@ impl Pool {
         };
         let head = self.dataset(dataset);
         let of = |(high, root, floor)| {
-            self.alone_bytes(root, floor, || self.after(dataset, head.as_deref(), high))
+            self.alone_bytes(floor, || (root, self.after(dataset, head.as_deref(), high)))
         };
         going.into_iter().map(of).sum()
     }
@@ -248,37 +262,35 @@ impl Pool {
         };
         let (floor, before) = since.unwrap_or((BlockId::new(0), None));
         match of {
-            Some(root) => self.alone_bytes(root, floor, || before),
-            None => {
-                let _turn = self.commit_turn();
-                let root = head.state.read().tree.committed_root();
-                let mut alone = Alone::default();
-                let mut walk = Walk::new(root, before, floor, Key::MIN);
-                while self.find_alone(&mut walk, floor, LEAST, &mut alone)? {}
-                Ok(alone.bytes() + alone.unread)
-            }
+            Some(root) => self.alone_bytes(floor, || (root, before)),
+            None => self.alone_bytes(floor, || (head.state.read().tree.committed_root(), before)),
         }
     }
 
-    /// Footprints of the blocks above `floor` of a tree that what comes after it does not have.
+    /// Footprints of the blocks above `floor` of a tree that another does not have; both as they are at each step.
     fn alone_bytes(
         &self,
-        root: Option<BlockPtr>,
         floor: BlockId,
-        after: impl Fn() -> Option<BlockPtr>,
+        roots: impl Fn() -> (Option<BlockPtr>, Option<BlockPtr>),
     ) -> Result<u64> {
         let (mut sum, mut from) = (0, Key::MIN);
         loop {
             // No block of a committed head dies in the midst of a step.
             let _turn = self.commit_turn();
-            let (mut alone, mut walk) = (Alone::default(), Walk::new(root, after(), floor, from));
-            let more = self.find_alone(&mut walk, floor, 4 * LEAST, &mut alone)?;
+            let (root, other) = roots();
+            let (mut alone, mut walk) = (Alone::default(), Walk::new(root, other, floor, from));
+            let more = self.find_alone(&mut walk, floor, &mut alone)?;
             sum += alone.bytes() + alone.unread;
             if !more {
                 return Ok(sum);
             }
             from = walk.cursor();
         }
+    }
+
+    /// Whether more will be freed of what remains.
+    pub(crate) fn has_remains(&self) -> bool {
+        self.snapshots.lock().remains.values().any(|one| !one.is_stuck)
     }
 
     /// Trees of which the remains are still to be freed.

@@ -90,6 +90,18 @@ impl Pool {
         self.snapshots.lock().of(dataset).map(|snapshot| snapshot.record.clone()).collect()
     }
 
+    /// Up to `max` snapshots of a dataset whose high ids are greater than `after`, oldest first.
+    pub fn snapshots_after(&self, dataset: DatasetId, after: BlockId, max: usize) -> Vec<SnapshotRecord> {
+        let snapshots = self.snapshots.lock();
+        let records = snapshots.of(dataset).map(|snapshot| &snapshot.record);
+        records.filter(|record| record.high > after).take(max).cloned().collect()
+    }
+
+    /// The newest snapshot of a dataset.
+    pub fn newest_snapshot(&self, dataset: DatasetId) -> Option<SnapshotRecord> {
+        self.snapshots.lock().of(dataset).next_back().map(|snapshot| snapshot.record.clone())
+    }
+
     /// Looks into a snapshot.
     ///
     /// # Errors
@@ -117,43 +129,73 @@ impl Pool {
     pub fn destroy_snapshots(&self, going: &[(DatasetId, String)]) -> Result<()> {
         let _removing = self.removing();
         let _op = self.enter()?;
-        let busy = {
-            let snapshots = self.snapshots.lock();
-            for (dataset, name) in going {
-                snapshots.named(*dataset, name)?;
-            }
-            let is_busy = |(dataset, name): &&(DatasetId, String)| {
-                snapshots.named(*dataset, name).is_ok_and(|one| Arc::strong_count(&one.viewed) > 1)
+        let going: BTreeSet<_> = going.iter().cloned().collect();
+        // Nobody opens one from now on.
+        let (taken, busy) = {
+            let mut snapshots = self.snapshots.lock();
+            let found = going.iter().map(|(dataset, name)| snapshots.named(*dataset, name));
+            let found = found.collect::<Result<Vec<_>>>()?;
+            let busy = found.iter().position(|snapshot| Arc::strong_count(&snapshot.viewed) > 1);
+            let keys: Vec<_> = found.iter().map(|one| (one.record.dataset, one.record.high)).collect();
+            let taken: Vec<_> = match busy {
+                Some(_) => Vec::new(),
+                None => keys.iter().filter_map(|key| snapshots.taken.remove(key)).collect(),
             };
-            going.iter().find(is_busy).cloned()
+            (taken, busy)
         };
-        if let Some((dataset, name)) = busy {
-            let name = format!("{}@{name}", self.full_name(dataset));
+        if let Some((dataset, name)) = busy.and_then(|at| going.iter().nth(at)) {
+            let name = format!("{}@{name}", self.full_name(*dataset));
             return Err(PoolError::Busy(format!("snapshot {name} is in use")));
         }
-        for (dataset, name) in going {
-            self.destroy_one(*dataset, name)?;
+        let destroyed = taken.iter().enumerate().try_for_each(|(at, one)| {
+            self.destroy_one(&one.record).inspect_err(|_| {
+                taken[..at].iter().for_each(|one| self.undestroy_one(&one.record));
+            })
+        });
+        match destroyed {
+            Ok(()) => self.shared.intent.notes.lock().note_removal(),
+            Err(_) => taken.into_iter().for_each(|one| self.snapshots.lock().insert(one.record)),
         }
+        destroyed
+    }
+
+    /// In the tables, a snapshot becomes what remains of it; the list has it no more.
+    fn destroy_one(&self, record: &SnapshotRecord) -> Result<()> {
+        let SnapshotRecord { dataset, high, root, .. } = *record;
+        let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
+        let mut state = head.state.write();
+        let before = {
+            let snapshots = self.snapshots.lock();
+            snapshots.of(dataset).map(|one| one.record.high).rfind(|before| *before < high)
+        };
+        self.leave_remains(&mut state, dataset, high, before.unwrap_or(BlockId::new(0)), root)?;
+        let nodes = TableNodes(&self.shared.store);
+        let removed = self.tables.lock().remove(&nodes, &Table::snapshot_key(dataset, high));
+        if let Err(error) = removed {
+            self.forget_remains(high);
+            return Err(error.into());
+        }
+        state.record.protected_below = self.snapshots.lock().protected_below(dataset);
+        state.changed = true;
         Ok(())
     }
 
-    fn destroy_one(&self, dataset: DatasetId, name: &str) -> Result<()> {
-        let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
+    /// Takes that back, in the same operation: the leaves were just changed, and are in memory.
+    fn undestroy_one(&self, record: &SnapshotRecord) {
+        let Some(head) = self.dataset(record.dataset) else { return };
         let mut state = head.state.write();
-        let (high, root, floor) = {
-            let snapshots = self.snapshots.lock();
-            let record = &snapshots.named(dataset, name)?.record;
-            let before = snapshots.of(dataset).map(|one| one.record.high).rfind(|high| *high < record.high);
-            (record.high, record.root, before.unwrap_or(BlockId::new(0)))
-        };
-        self.tables.lock().remove(&TableNodes(&self.shared.store), &Table::snapshot_key(dataset, high))?;
-        self.leave_remains(dataset, high, floor, root)?;
-        let mut snapshots = self.snapshots.lock();
-        snapshots.taken.remove(&(dataset, high));
-        self.shared.intent.notes.lock().note_removal();
-        state.record.protected_below = snapshots.protected_below(dataset);
-        state.changed = true;
-        Ok(())
+        let key = Table::snapshot_key(record.dataset, record.high);
+        let put_back = self.tables.lock().insert(&TableNodes(&self.shared.store), key, &record.encode());
+        if put_back.is_ok() {
+            self.forget_remains(record.high);
+            state.record.protected_below = state.record.protected_below.max(record.high);
+        } else {
+            drop(
+                self.shared
+                    .store
+                    .suspend("snapshots were destroyed halfway; the last commit is intact".into()),
+            );
+        }
     }
 
     /// Gives snapshots of datasets other names (dataset, old, new): all of them, or none. Durable with the next commit.
@@ -167,8 +209,12 @@ impl Pool {
         for (dataset, from, to) in renames {
             check_snapshot_name(to).map_err(PoolError::Invalid)?;
             let record = snapshots.named(*dataset, from)?.record.clone();
+            if new.iter().any(|one: &SnapshotRecord| one.high == record.high) {
+                return Err(PoolError::Invalid(format!("{from} cannot get two names")));
+            }
             let comes = snapshots.to_come().any(|(of, name)| of == dataset && name == to);
-            if comes || snapshots.named(*dataset, to).is_ok() {
+            let is_new = |one: &SnapshotRecord| one.dataset == *dataset && one.name == *to;
+            if comes || new.iter().any(is_new) || snapshots.named(*dataset, to).is_ok() {
                 taken = Some((*dataset, to));
                 break;
             }
@@ -218,7 +264,8 @@ impl Pool {
                 record
             };
             let high = self.shared.store.core.lock().take_ids(1);
-            self.leave_remains(dataset, high, record.high, state.tree.committed_root())?;
+            let root = state.tree.committed_root();
+            self.leave_remains(&mut state, dataset, high, record.high, root)?;
             let before = state.record.referenced;
             state.tree = record.root.map_or_else(Tree::empty, Tree::open);
             // Inode ids that were given out do not come back.
@@ -231,6 +278,7 @@ impl Pool {
             };
             state.changed = true;
             self.shared.accounts.post(dataset, record.referenced.wrapping_sub(before) as i64);
+            self.shared.damage.doubt_head(dataset);
             self.shared.intent.notes.lock().note_removal();
             break;
         }
@@ -243,9 +291,12 @@ impl Pool {
     /// When there is no such snapshot.
     pub fn snapshot_dataset(&self, dataset: DatasetId, name: &str) -> Result<Arc<Dataset>> {
         let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
-        let snapshots = self.snapshots.lock();
-        let snapshot = snapshots.named(dataset, name)?;
-        Ok(Arc::new(Dataset::of_snapshot(&head, &snapshot.record, Arc::clone(&snapshot.viewed))))
+        let (record, viewed) = {
+            let snapshots = self.snapshots.lock();
+            let snapshot = snapshots.named(dataset, name)?;
+            (snapshot.record.clone(), Arc::clone(&snapshot.viewed))
+        };
+        Ok(Arc::new(Dataset::of_snapshot(&head, &record, viewed)))
     }
 
     /// Refuses when a dataset has snapshots, or is about to have one.

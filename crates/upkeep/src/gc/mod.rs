@@ -395,7 +395,8 @@ fn judge(
                 }
             }
             // A mark `DEAD` beside it may be that of the one reference, dropped since the pin.
-            let sole = count == 1 && !touched && !entry.marks.contains(Marks::DEAD);
+            let is_other = touched || pinned.has_remains;
+            let sole = count == 1 && !is_other && !entry.marks.contains(Marks::DEAD);
             (shared && sole).then_some(Act::Unshare)
         }
         Verdict::Dead => {
