@@ -79,6 +79,8 @@ const HEALTH: usize = 8;
 pub fn list(registry: Registry, columns: &[String], exact: bool) -> Table {
     let column = |name: &String| match registry.find(name) {
         Some(known) if known.name == "health" => Column::right("HEALTH", HEALTH),
+        // Of several snapshots.
+        Some(known) if known.name.ends_with('@') => Column::right(name.to_uppercase(), NUMBER),
         Some(known) if known.is_number() && (exact || known.kind != Kind::Time) => {
             Column::right(known.column.to_uppercase(), NUMBER)
         }
