@@ -33,10 +33,8 @@ pub fn destroy(host: &Host, request: &Destroy) -> Result<Destroyed> {
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        let gone = match outcome {
-            Ok(()) => mounts.unmount_each(going.iter().map(|(dataset, _)| dataset.id())),
-            Err(error) => Err(error),
-        };
+        let ids = going.iter().map(|(dataset, _)| dataset.id());
+        let gone = outcome.and_then(|()| mounts.unmount_each(ids));
         let outcome = gone.and_then(|gone| {
             let outcome = end(&live, &mut mounts, &going);
             // Others that hung on them, and those that are still there.
