@@ -58,8 +58,10 @@ pub enum Table {
     Usage = 18,
     /// Removed files, kept for a while.
     Trash = 19,
-    /// Wrapped keys.
+    /// Wrapped keys. The last that is reserved.
     Keys = 20,
+    /// Trees of which what nothing else holds is being freed: a snapshot's highest block id → [`RemainsRecord`].
+    Remains = 21,
 }
 
 /// Bytes of the key of fingerprints.
@@ -76,7 +78,7 @@ pub fn pieces(value: &[u8]) -> impl ExactSizeIterator<Item = &[u8]> {
 const WITHIN_BITS: u32 = 48;
 
 impl Table {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::Segments,
         Self::Datasets,
         Self::Runs,
@@ -96,6 +98,7 @@ impl Table {
         Self::Usage,
         Self::Trash,
         Self::Keys,
+        Self::Remains,
     ];
 
     /// The table that a key is of, and what else its object says: dataset or piece.
@@ -477,6 +480,47 @@ impl FreeingRecord {
         ensure(bytes.len() == Self::SIZE && record.shared <= 1, WHAT, Reason::Range)?;
         ensure_countable(&[record.queued_blocks, record.queued_bytes, record.left_bytes], WHAT)?;
         ensure_countable(&[record.judged.get(), record.judged_left], WHAT)?;
+        Ok(record)
+    }
+}
+
+layout! {
+    /// A tree that was a snapshot's, or a head's before it was rolled back. What came after it in its dataset has not,
+    /// nor what was there before, is to be freed.
+    #[derive(Copy)]
+    pub struct RemainsRecord[80] {
+        /// The dataset.
+        dataset: DatasetId = 0,
+        /// Every block id that it can refer to is lower; taken for it alone.
+        high: BlockId = 8,
+        /// What has this id or a lower one may be held by the snapshot before it, and stays.
+        floor: BlockId = 16,
+        /// The root of the tree.
+        root: BlockPtr = 24,
+        /// Entries before this key, and nodes that end before it, are done with.
+        from: Key = 48,
+    }
+}
+
+impl RemainsRecord {
+    /// The record's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; Self::SIZE];
+        self.put(&mut out);
+        out
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// When it is not one.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
+        const WHAT: &str = "remains record";
+        let record = Self::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        ensure(bytes.len() == Self::SIZE, WHAT, Reason::Range)?;
+        ensure_countable(&[record.dataset.get(), record.high.get(), record.floor.get()], WHAT)?;
+        record.root.checked()?;
+        ensure(record.floor < record.high && record.root.id < record.high, WHAT, Reason::Order)?;
         Ok(record)
     }
 }

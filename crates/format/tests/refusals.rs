@@ -452,7 +452,7 @@ fn what_later_versions_keep_in_tables_logs_and_blocks_is_refused_by_name() {
         (18, "usage by users"),
         (19, "a trash"),
         (20, "keys of datasets"),
-        (21, "a table that is not known"),
+        (22, "a table that is not known"),
         (0xffff, "a table that is not known"),
     ] {
         let key = Key { object: table << 48 | 1, kind: TABLE_KIND, offset: 1 };

@@ -123,6 +123,7 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
         tables::FreeingRecord,
         tables::PropertyHead,
         tables::BadSlotRecord,
+        tables::RemainsRecord,
         ledger::EventHead,
         ledger::CommandHead,
         ledger::DamageRecord,

@@ -25,7 +25,9 @@ use larder_format::segment::{
     DESCRIPTOR_LEN, STRIPE_STEP, SegmentRecord, StripeHead, StripeHeader, check_descriptor,
     encode_descriptor, stripe_header_len,
 };
-use larder_format::tables::{BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
+use larder_format::tables::{
+    BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, RemainsRecord, SnapshotRecord,
+};
 use larder_format::{BLOCK_STEP, BlockId, CommitId, Incarnation, Place, SegmentId};
 use larder_fuse::{Operation, Request};
 use larder_store::walk_blocks;
@@ -54,6 +56,7 @@ pub const ALL: &[Decoder] = &[
     decoder("dataset_record", samples::datasets, unsummed, dataset_record),
     decoder("snapshot_record", samples::snapshots, unsummed, snapshot_record),
     decoder("bad_slot_record", samples::bad_slots, unsummed, bad_slot_record),
+    decoder("remains_record", samples::remains, unsummed, remains_record),
     decoder("freeing_record", samples::freeings, unsummed, freeing_record),
     decoder("event_record", samples::events, unsummed, event_record),
     decoder("command_record", samples::commands, unsummed, command_record),
@@ -369,6 +372,12 @@ fn snapshot_record(bytes: &[u8]) -> bool {
 fn bad_slot_record(bytes: &[u8]) -> bool {
     let Ok(record) = BadSlotRecord::decode(bytes) else { return false };
     let again = BadSlotRecord::decode(&record.encode());
+    same(record, again)
+}
+
+fn remains_record(bytes: &[u8]) -> bool {
+    let Ok(record) = RemainsRecord::decode(bytes) else { return false };
+    let again = RemainsRecord::decode(&record.encode());
     same(record, again)
 }
 

@@ -19,7 +19,9 @@ use larder_format::segment::{
     CLASSES, DESCRIPTOR_LEN, Layout, SegmentKind, SegmentRecord, SegmentState, Slot, StripeHeader,
     encode_descriptor, stripe_header_len,
 };
-use larder_format::tables::{BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, SnapshotRecord};
+use larder_format::tables::{
+    BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, RemainsRecord, SnapshotRecord,
+};
 use larder_format::*;
 use larder_pool::codec::{self, Codec};
 use std::sync::LazyLock;
@@ -561,6 +563,18 @@ pub fn snapshots() -> Vec<Vec<u8>> {
 /// Slots that are out of use.
 pub fn bad_slots() -> Vec<Vec<u8>> {
     vec![BadSlotRecord { device: DeviceGuid::new(9), time: TIME, errno: 5, errors: 1 }.encode()]
+}
+
+/// Trees of which the remains are being freed.
+pub fn remains() -> Vec<Vec<u8>> {
+    let record = RemainsRecord {
+        dataset: DatasetId::new(2),
+        high: BlockId::new(900_000),
+        floor: BlockId::new(3),
+        root: ptr(1),
+        from: Key::new(7, 6, 131_072),
+    };
+    vec![record.encode()]
 }
 
 pub fn freeings() -> Vec<Vec<u8>> {

@@ -7,6 +7,7 @@ use crate::fence::Fence;
 use crate::intent_log::IntentLog;
 use crate::ledger::Damage;
 use crate::pool::Pool;
+use crate::remains::Remains;
 use crate::shared::Shared;
 use crate::snapshots::Snapshots;
 use larder_format::checksum::ChecksumKind;
@@ -42,7 +43,9 @@ impl Pool {
     /// [`PoolError::Corrupt`] when they do not belong together.
     pub(crate) fn assemble(parts: Parts) -> Result<Arc<Pool>> {
         let Parts { name, created, store, events, damage, intent, tables, contents } = parts;
-        let Contents { datasets: records, parts, secret, snapshots, freeing, mut properties, .. } = contents;
+        let Contents {
+            datasets: records, parts, secret, snapshots, remains, freeing, mut properties, ..
+        } = contents;
         let settings = default_settings(&store);
         let shared = Arc::new(Shared::new(store, intent, damage));
         shared.duplicates.set_secret(secret);
@@ -56,7 +59,8 @@ impl Pool {
             of.insert(id, Arc::new(Dataset::new(Arc::downgrade(&shared), record, local, settings)));
         }
         check_parents(&datasets)?;
-        let snapshots = snapshots_of(&datasets, snapshots)?;
+        let mut snapshots = snapshots_of(&datasets, snapshots)?;
+        snapshots.remains = remains.into_iter().map(|record| (record.high, Remains::open(record))).collect();
         let pool = Arc::new(Pool {
             began: shared.store.world.clock.monotonic(),
             changes: Default::default(),

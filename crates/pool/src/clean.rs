@@ -3,16 +3,16 @@
 //! A block's id stays; only the block map learns another place. Trees and snapshots are not touched: their hints go
 //! on being good while the old segment is in the table, and lead to the map afterwards. What lives in a segment is
 //! found by walking its stripes and asking the map whether a block is still here; nothing dead is copied, but for what
-//! was dropped since the last commit, which dies at its new place. Blocks on a lost page of the map stay, since nobody
-//! knows whether they live; so does their segment, and it is left alone.
+//! was dropped since the last commit, which dies at its new place. Blocks that cannot be read stay, and only they
+//! ([`crate::column`]); so do those on a lost page of the map, since nobody knows whether they live. Their segment
+//! stays as well, and is left alone.
 //!
 //! # Steps
 //! A step moves some stripes' worth of blocks of one segment, with the commit lock held and for a bounded number of
 //! bytes, or to the first loss that it meets; it goes on with the same segment until that is empty. From its first step
-//! on the segment is
-//! [`SegmentState::Emptying`]: hints into it no longer tell where a block is, after a crash neither. The commit after
-//! a step makes the map's updates durable; a crash before leaves the old places, which are still there. The slots
-//! can be written again [`COMMITS_TO_FREE`] commits after the last block left.
+//! on the segment is [`SegmentState::Emptying`]: hints into it no longer tell where a block is, after a crash neither.
+//! The commit after a step makes the map's updates durable; a crash before leaves the old places, which are still
+//! there. The slots can be written again [`COMMITS_TO_FREE`] commits after the last block left.
 //!
 //! # When
 //! In the background ([`Pool::tick`]) while fewer segments are free or about to be than
@@ -22,11 +22,11 @@
 //! [`larder_store::heat`].
 
 use crate::cleaner::Cleaning;
+use crate::column::{Column, FailedReads};
 use crate::dedup::IndexFootprints;
 use crate::pool::Pool;
 use bytes::Bytes;
 use larder_device::ALIGN;
-use larder_format::block::CheckedHeader;
 use larder_format::checksum::fast128;
 use larder_format::node::NODE_MAX;
 use larder_format::run::{Footprint, Places};
@@ -274,9 +274,11 @@ impl Pool {
         if cleaning.is_none() {
             *cleaning = victim(&self.shared.store.core.lock()).map(Cleaning::of);
         }
-        let Some(Cleaning { segment: id, offset, readahead, lost, unknown, unread }) = cleaning else {
+        let Some(Cleaning { segment: id, offset, readahead, lost, unknown, unread, failed }) = cleaning
+        else {
             return Ok(None);
         };
+        failed.begin_step();
         let entry = self.shared.store.core.lock().entries.change(*id, |entry| {
             (entry.is_complete() && entry.live_blocks > 0).then(|| {
                 entry.state = SegmentState::Emptying;
@@ -301,14 +303,17 @@ impl Pool {
         while at < height && bytes < step && !far(at) && looked.is_ok() && !met_loss {
             let stripe = self.stripe_header(&segment, at, readahead);
             looked = stripe.and_then(|stripe| {
-                let found = self.live_in_stripe(&segment, at, &stripe, readahead, lost)?;
-                unknown_now += found.unknown;
-                unread_now |= found.unread;
+                let found = self.live_in_stripe(&segment, at, &stripe, readahead, lost, failed)?;
                 met_loss = found.met_loss;
                 let footprints = found.live.iter().map(|moved| u64::from(moved.ptr.place.footprint()));
                 bytes += footprints.sum::<u64>();
                 live.extend(found.live);
-                at += stripe.height;
+                // Else the next step has the rest of this stripe.
+                if !failed.has_postponed() {
+                    unknown_now += found.unknown;
+                    unread_now |= found.unread;
+                    at += stripe.height;
+                }
                 Ok(())
             });
         }
@@ -469,32 +474,22 @@ impl Pool {
         stripe: &StripeHeader,
         readahead: &mut Readahead,
         lost: &mut LostPages,
+        failed: &mut FailedReads,
     ) -> Result<StripeContents> {
         let start = stripe_header_len(segment.layout.columns());
         let (mut found, mut unread) = (Vec::new(), false);
         let read = self.read_stripe(segment, stripe, offset + start..offset + stripe.height, readahead);
-        for (column, read) in read.into_iter().enumerate() {
-            // The column as it is, or computed: its own header may be lost, so blocks end where none follows.
-            let whole = Place {
-                segment: segment.id,
-                column: column as u8,
-                offset: offset + start,
-                stored: stripe.height - start,
+        for (i, read) in read.into_iter().enumerate() {
+            let (offset, stored) = (offset + start, stripe.height - start);
+            let whole = Place { segment: segment.id, column: i as u8, offset, stored };
+            let sum = stripe.sums.get(segment.layout.replica(i, 0));
+            let column = match read {
+                Some(bytes) => Column::of(whole, bytes),
+                None => Column::read(&self.shared.store, segment, whole, sum, failed),
             };
-            let sum = stripe.sums.get(segment.layout.replica(column, 0));
-            let right = |bytes: &[u8]| sum == Some(&fast128(&self.shared.store.sums, bytes));
-            let bytes = read.unwrap_or_else(|| self.shared.store.read_range(segment, whole, right));
-            unread |= bytes.is_empty();
-            let mut at = 0usize;
-            while let Some(header) =
-                bytes.get(at..).and_then(|rest| CheckedHeader::check(&self.shared.store.sums, rest).ok())
-            {
-                let (offset, stored) = (whole.offset + at as u32, header.stored());
-                let place = Place { offset, stored, ..whole };
-                let end = (at + stored as usize).min(bytes.len());
-                found.push((BlockPtr { id: header.id, place }, bytes.slice(at..end)));
-                at += header.footprint() as usize;
-            }
+            let candidates = column.candidates(&self.shared.store.sums);
+            found.extend(candidates.blocks);
+            unread |= candidates.unread;
         }
         let io = RunIo::new(&self.shared.store);
         found.sort_unstable_by_key(|(ptr, _)| ptr.id);
@@ -515,18 +510,23 @@ impl Pool {
             if self.shared.freeing.free_dead(ptr.id, entry) {
                 continue;
             }
-            let block = if self.shared.store.prove(ptr.id, &bytes).is_some() {
-                bytes
-            } else {
-                match self.shared.store.read_any_place(ptr) {
+            let is_cut = bytes.is_none();
+            let block = match bytes.filter(|bytes| self.shared.store.prove(ptr.id, bytes).is_some()) {
+                Some(block) => block,
+                // Whatever has it was asked for it. It stays, and the segment's end tells of it.
+                None if is_cut && places.len() == 1 => {
+                    unread = true;
+                    continue;
+                }
+                None => match self.shared.store.read_any_place(ptr) {
                     Ok((_, block)) => block,
-                    // It stays, and the segment's end tells of it.
+                    // It stays as well.
                     Err(error) if error.is_loss() => {
                         unread = true;
                         continue;
                     }
                     Err(error) => return Err(error),
-                }
+                },
             };
             live.push(Moved { ptr, places, block: Encoded::Whole(block) });
         }

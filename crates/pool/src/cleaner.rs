@@ -1,5 +1,6 @@
 //! State of the cleaner, and of who wins space back: see [`crate::clean`].
 
+use crate::column::FailedReads;
 use larder_format::SegmentId;
 use larder_format::segment::DESCRIPTOR_LEN;
 use larder_sorted::map::LostPages;
@@ -19,6 +20,8 @@ pub(crate) struct Cleaning {
     pub(crate) unknown: u32,
     /// Some of it cannot be read.
     pub(crate) unread: bool,
+    /// Reads of it that are not tried again.
+    pub(crate) failed: FailedReads,
 }
 
 impl Cleaning {
@@ -30,6 +33,7 @@ impl Cleaning {
             lost: LostPages::default(),
             unknown: 0,
             unread: false,
+            failed: FailedReads::default(),
         }
     }
 }

@@ -4,7 +4,7 @@ use larder_format::index::PartDescriptor;
 use larder_format::run::RunDescriptor;
 use larder_format::segment::SegmentRecord;
 use larder_format::tables::{
-    DatasetRecord, FreeingRecord, PIECE_MAX, PropertyRecord, SECRET_LEN, SnapshotRecord, Table,
+    DatasetRecord, FreeingRecord, PIECE_MAX, PropertyRecord, RemainsRecord, SECRET_LEN, SnapshotRecord, Table,
 };
 use larder_format::{Corrupt, DatasetId, Reason};
 use larder_sorted::tree::Tree;
@@ -46,6 +46,8 @@ pub(crate) struct Contents {
     pub secret: [u8; SECRET_LEN],
     /// Snapshots of all datasets.
     pub snapshots: Vec<SnapshotRecord>,
+    /// Trees without a name, of which what nothing else has is being freed.
+    pub remains: Vec<RemainsRecord>,
     /// Queue of blocks to be freed.
     pub freeing: FreeingRecord,
     /// Properties by dataset; those of the pool under none.
@@ -78,6 +80,7 @@ impl Contents {
                     }
                     Table::Secret => return Err(Corrupt::new("fingerprints under a key", Reason::Feature)),
                     Table::Snapshots => contents.snapshots.push(SnapshotRecord::decode(value)?),
+                    Table::Remains => contents.remains.push(RemainsRecord::decode(value)?),
                     Table::Events | Table::Commands => contents.kept.push((table, key.offset, Vec::new())),
                     Table::Damage | Table::BadSlots => {
                         contents.kept.push((table, key.offset, value.to_vec()));

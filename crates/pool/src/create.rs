@@ -165,12 +165,7 @@ pub fn rule_for(word: &str, devices: usize) -> Result<GroupRule, String> {
 /// A sentence that says what is wrong with it.
 pub fn check_name(name: &str) -> Result<(), String> {
     let reserved = ["mirror", "raidz", "raid10", "raid14", "spare", "log", "cache", "single"];
-    if name.is_empty() || name.len() > MAX_NAME {
-        return Err(format!("a name has 1 to {MAX_NAME} bytes"));
-    }
-    if let Some(bad) = name.chars().find(|c| !c.is_ascii_alphanumeric() && !"_-.: ".contains(*c)) {
-        return Err(format!("{bad:?} cannot be part of a name: letters, digits, _ - . : and space can"));
-    }
+    check_characters(name)?;
     if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || name.ends_with(' ') {
         return Err("a name starts with a letter or digit and does not end with a space".into());
     }
@@ -178,6 +173,28 @@ pub fn check_name(name: &str) -> Result<(), String> {
         return Err(format!("{name} is a reserved word"));
     }
     Ok(())
+}
+
+/// Checks the name of a snapshot within its dataset: more is allowed, since it stands for no device.
+///
+/// # Errors
+/// The reason.
+pub fn check_snapshot_name(name: &str) -> Result<(), String> {
+    check_characters(name)?;
+    if matches!(name, "." | "..") || name.ends_with(' ') {
+        return Err("the name of a snapshot is not . or .., and does not end with a space".into());
+    }
+    Ok(())
+}
+
+fn check_characters(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.len() > MAX_NAME {
+        return Err(format!("a name has 1 to {MAX_NAME} bytes"));
+    }
+    match name.chars().find(|c| !c.is_ascii_alphanumeric() && !"_-.: ".contains(*c)) {
+        Some(bad) => Err(format!("{bad:?} cannot be part of a name: letters, digits, _ - . : and space can")),
+        None => Ok(()),
+    }
 }
 
 /// Where slots start: behind the label area, so that stripes, which follow the descriptor, lie at multiples of

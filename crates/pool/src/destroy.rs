@@ -84,8 +84,8 @@ impl Pool {
         self.destroyed.lock().keys().copied().collect()
     }
 
-    /// Goes on with taking destroyed datasets down: at most `max` entries of one tree. True while there is
-    /// more to do.
+    /// Goes on with taking destroyed datasets down: at most `max` entries of one tree; then with what remains of
+    /// destroyed snapshots: [`Pool::remains_step`]. True while there is more to do.
     ///
     /// # Errors
     /// When a tree cannot be read: that dataset is left alone until the next import. When nothing may be
@@ -108,7 +108,7 @@ impl Pool {
                 }
             }
         }
-        Ok(false)
+        self.remains_step(max)
     }
 
     /// Takes up to `max` entries out of a dataset's tree; returns their number.

@@ -3,7 +3,7 @@
 //! There are no reference counts, so a dropped reference says only that the block *may* be dead. The drop asks, in
 //! this order:
 //! 1. Is the id at or below its head's `protected_below`? Then a snapshot holds it. Nothing happens; the dataset counts
-//!    the bytes as held, and they are left to GC when a snapshot is destroyed.
+//!    the bytes as held, and when that snapshot is destroyed they are found: see [`crate::remains`].
 //! 2. Is no id of the pool shared, has none several places, and is the place in the hint still the place? Then the
 //!    block is dead for certain and freed in the commit that drops it: the map forgets it, its segment has less to
 //!    live for.
@@ -197,6 +197,31 @@ impl Freeing {
         let freeing = &mut *self.dropped.lock();
         let bytes = &mut freeing.dropped_bytes;
         freeing.nodes.extend(dropped.into_iter().inspect(|ptr| *bytes += u64::from(ptr.place.footprint())));
+    }
+
+    /// References to blocks were dropped, perhaps some that had been before. Under the commit lock.
+    pub(crate) fn drop_again(&self, records: Vec<BlockPtr>, nodes: Vec<BlockPtr>) {
+        let (held, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|node| self.pins.holds(node.id));
+        let unsure: Vec<_> = records.into_iter().chain(nodes).collect();
+        self.mark_dead(unsure, held);
+    }
+
+    /// The map is told of blocks that may be dead; those that a collection holds wait for its end.
+    fn mark_dead(&self, unsure: Vec<BlockPtr>, held: Vec<BlockPtr>) {
+        {
+            let mut map = self.store.map.lock();
+            for ptr in unsure.iter().chain(&held) {
+                map.apply(Update::Mark { id: ptr.id, marks: Marks::DEAD });
+            }
+        }
+        let limit = self.queue_limit();
+        let mut freeing = self.dropped.lock();
+        for ptr in unsure {
+            freeing.enqueue(ptr.id, u64::from(ptr.place.footprint()), limit);
+        }
+        for ptr in held {
+            freeing.hold(ptr.id, u64::from(ptr.place.footprint()));
+        }
     }
 
     /// A reference to `bytes` went that another one may stand beside: only a collection can tell.
@@ -406,19 +431,9 @@ impl Freeing {
         {
             let mut map = self.store.map.lock();
             dead.iter().for_each(|ptr| self.forget_block(&mut map, ptr.id));
-            for ptr in unsure.iter().chain(&held) {
-                map.apply(Update::Mark { id: ptr.id, marks: Marks::DEAD });
-            }
         }
         self.give_back(dead.iter().map(|ptr| (ptr.id, ptr.place)));
-        let limit = self.queue_limit();
-        let mut freeing = self.dropped.lock();
-        for ptr in unsure {
-            freeing.enqueue(ptr.id, u64::from(ptr.place.footprint()), limit);
-        }
-        for ptr in held {
-            freeing.hold(ptr.id, u64::from(ptr.place.footprint()));
-        }
+        self.mark_dead(unsure, held);
     }
 
     /// Blocks that the map has forgotten: their bytes are not live any more.

@@ -19,7 +19,8 @@ impl Pool {
     /// Pins what is committed now. Nobody may be inside.
     pub fn pin(&self, _nobody_enters: &RwLockWriteGuard<'_, ()>, commit: CommitId) -> Pinned {
         let (mut members, mut origins) = (Vec::new(), Vec::new());
-        let mut held = 0;
+        // What remains of snapshots may be anything.
+        let mut held = self.remaining() as u64;
         for dataset in self.trees() {
             let lineage = dataset.id();
             let of: Arc<str> = self.tree_name(&dataset).into();

@@ -1,6 +1,6 @@
 //! Taking, looking into and destroying snapshots: see [`crate::snapshots`].
 
-use crate::create::check_name;
+use crate::create::check_snapshot_name;
 use crate::dataset::{Dataset, Look};
 use crate::pool::Pool;
 use crate::shared::Shared;
@@ -57,7 +57,7 @@ impl Pool {
     pub fn snapshot_all(&self, wanted: Vec<(DatasetId, String)>) -> Result<Vec<SnapshotRecord>> {
         self.shared.store.check_writable()?;
         for (dataset, name) in &wanted {
-            check_name(name).map_err(PoolError::Invalid)?;
+            check_snapshot_name(name).map_err(PoolError::Invalid)?;
             self.dataset(*dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
         }
         let taken = {
@@ -102,7 +102,7 @@ impl Pool {
         Ok(SnapshotView { shared: Arc::clone(&self.shared), tree, record, _viewed: viewed })
     }
 
-    /// Destroys a snapshot; durable with the next commit. What only it held is left to GC.
+    /// Destroys a snapshot; durable with the next commit. What only it held is freed by [`Pool::destroy_step`].
     ///
     /// # Errors
     /// When there is no such snapshot; [`PoolError::Busy`] when somebody looks into it.
@@ -117,14 +117,19 @@ impl Pool {
     pub fn destroy_snapshots(&self, going: &[(DatasetId, String)]) -> Result<()> {
         let _removing = self.removing();
         let _op = self.enter()?;
-        {
+        let busy = {
             let snapshots = self.snapshots.lock();
             for (dataset, name) in going {
-                if Arc::strong_count(&snapshots.named(*dataset, name)?.viewed) > 1 {
-                    let name = format!("{}@{name}", self.full_name(*dataset));
-                    return Err(PoolError::Busy(format!("snapshot {name} is in use")));
-                }
+                snapshots.named(*dataset, name)?;
             }
+            let is_busy = |(dataset, name): &&(DatasetId, String)| {
+                snapshots.named(*dataset, name).is_ok_and(|one| Arc::strong_count(&one.viewed) > 1)
+            };
+            going.iter().find(is_busy).cloned()
+        };
+        if let Some((dataset, name)) = busy {
+            let name = format!("{}@{name}", self.full_name(dataset));
+            return Err(PoolError::Busy(format!("snapshot {name} is in use")));
         }
         for (dataset, name) in going {
             self.destroy_one(*dataset, name)?;
@@ -135,18 +140,18 @@ impl Pool {
     fn destroy_one(&self, dataset: DatasetId, name: &str) -> Result<()> {
         let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
         let mut state = head.state.write();
-        let mut snapshots = self.snapshots.lock();
-        let snapshot = snapshots.named(dataset, name)?;
-        let (high, root) = (snapshot.record.high, snapshot.record.root);
+        let (high, root, floor) = {
+            let snapshots = self.snapshots.lock();
+            let record = &snapshots.named(dataset, name)?.record;
+            let before = snapshots.of(dataset).map(|one| one.record.high).rfind(|high| *high < record.high);
+            (record.high, record.root, before.unwrap_or(BlockId::new(0)))
+        };
         self.tables.lock().remove(&TableNodes(&self.shared.store), &Table::snapshot_key(dataset, high))?;
+        self.leave_remains(dataset, high, floor, root)?;
+        let mut snapshots = self.snapshots.lock();
         snapshots.taken.remove(&(dataset, high));
         self.shared.intent.notes.lock().note_removal();
         state.record.protected_below = snapshots.protected_below(dataset);
-        drop(snapshots);
-        // Any of what snapshots hold may have been held by this one alone; the path to its root for certain, if
-        // the head has changed since.
-        let own = root.map_or(0, |root| u64::from(root.place.footprint()));
-        self.shared.freeing.leave_to_gc(std::mem::take(&mut state.record.held) + own);
         state.changed = true;
         Ok(())
     }
@@ -158,15 +163,20 @@ impl Pool {
     pub fn rename_snapshots(&self, renames: &[(DatasetId, String, String)]) -> Result<()> {
         let _op = self.enter()?;
         let mut snapshots = self.snapshots.lock();
-        let mut new = Vec::new();
+        let (mut new, mut taken) = (Vec::new(), None);
         for (dataset, from, to) in renames {
-            check_name(to).map_err(PoolError::Invalid)?;
+            check_snapshot_name(to).map_err(PoolError::Invalid)?;
+            let record = snapshots.named(*dataset, from)?.record.clone();
             let comes = snapshots.to_come().any(|(of, name)| of == dataset && name == to);
             if comes || snapshots.named(*dataset, to).is_ok() {
-                return Err(PoolError::Exists(format!("snapshot {}@{to}", self.full_name(*dataset))));
+                taken = Some((*dataset, to));
+                break;
             }
-            let record = snapshots.named(*dataset, from)?.record.clone();
             new.push(SnapshotRecord { name: to.clone(), ..record });
+        }
+        if let Some((dataset, to)) = taken {
+            drop(snapshots);
+            return Err(PoolError::Exists(format!("snapshot {}@{to}", self.full_name(dataset))));
         }
         let mut tables = self.tables.lock();
         for record in new {
@@ -189,15 +199,42 @@ impl Pool {
     /// # Errors
     /// When there is no such snapshot; [`PoolError::Busy`] when it is not the newest.
     pub fn rollback(&self, dataset: DatasetId, name: &str) -> Result<()> {
-        let newest = {
-            let snapshots = self.snapshots.lock();
-            let high = snapshots.named(dataset, name)?.record.high;
-            high == snapshots.protected_below(dataset)
-        };
-        if !newest {
-            return Err(PoolError::Busy(format!("{} has newer snapshots", self.full_name(dataset))));
+        let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
+        loop {
+            self.commit()?;
+            let _removing = self.removing();
+            let _op = self.enter()?;
+            let mut state = head.state.write();
+            if state.tree.is_dirty() || state.changed {
+                // Somebody changed it since.
+                continue;
+            }
+            let record = {
+                let snapshots = self.snapshots.lock();
+                let record = snapshots.named(dataset, name)?.record.clone();
+                if record.high != snapshots.protected_below(dataset) {
+                    return Err(PoolError::Busy(format!("there are newer snapshots than {name}")));
+                }
+                record
+            };
+            let high = self.shared.store.core.lock().take_ids(1);
+            self.leave_remains(dataset, high, record.high, state.tree.committed_root())?;
+            let before = state.record.referenced;
+            state.tree = record.root.map_or_else(Tree::empty, Tree::open);
+            // Inode ids that were given out do not come back.
+            state.record = DatasetRecord {
+                root: record.root,
+                referenced: record.referenced,
+                logical: record.logical,
+                stored: record.stored,
+                ..state.record.clone()
+            };
+            state.changed = true;
+            self.shared.accounts.post(dataset, record.referenced.wrapping_sub(before) as i64);
+            self.shared.intent.notes.lock().note_removal();
+            break;
         }
-        Err(PoolError::ReadOnly)
+        self.commit().map(drop)
     }
 
     /// A snapshot as a dataset that cannot be changed; the snapshot cannot be destroyed meanwhile.

@@ -9,11 +9,13 @@
 //!
 //! # Destroying one
 //! takes the record away and lowers it to that of the newest that is left, so that the head again frees what
-//! it drops and no other snapshot can hold. What only the destroyed snapshot held is found by GC.
+//! it drops and no other snapshot can hold. What only the destroyed snapshot held is freed by and by:
+//! [`crate::remains`].
 //!
 //! # Crashes
 //! Record and `protected_below` are in one commit: there is a snapshot that is protected, or neither.
 
+use crate::remains::Remains;
 use larder_format::tables::SnapshotRecord;
 use larder_format::{BlockId, DatasetId};
 use larder_store::{PoolError, Result};
@@ -31,6 +33,8 @@ pub(crate) struct Snapshot {
 #[derive(Default)]
 pub(crate) struct Snapshots {
     pub(crate) taken: BTreeMap<(DatasetId, BlockId), Snapshot>,
+    /// Trees without a name, of which what nothing else has is being freed, by their high ids.
+    pub(crate) remains: BTreeMap<BlockId, Remains>,
     /// To be taken by the next whole commit that begins.
     pub(crate) wanted: Vec<Wanted>,
     /// To be taken by the whole commit that has begun: it stores what was dirty when they were asked for.

@@ -30,6 +30,7 @@
 
 mod change;
 mod difference;
+mod remains;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,7 @@ use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
 pub use difference::{Difference, Differs, Side};
+pub use remains::{Remain, Remains};
 pub use survey::{LostNode, Met};
 
 /// Source of clean nodes: a cache in front of the block store.

@@ -5,16 +5,16 @@ mod common;
 mod forge;
 
 use crate::common::Kept;
-use common::{create, import_from, plans, world};
+use common::{Model, commit, create, files, import_from, plans, verify, world};
 use forge::{WORDS, attack, forged, noise, store};
 use larder_device::{AlignedBuf, Device, Entropy, Request, SeededEntropy, TIMEOUT};
 use larder_format::block::CheckedHeader;
 use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
 use larder_format::label::{Label, label_areas};
-use larder_format::{BlockId, ByteLen, CommitId, DeviceOffset, Incarnation, Reason};
+use larder_format::{BlockId, BlockPtr, ByteLen, CommitId, DeviceOffset, GroupIndex, Incarnation, Reason};
 use larder_pool::create::rule_for;
 use larder_pool::{GroupSpec, ImportOptions, Pool, PoolSpec, World};
-use larder_sim::SimWorld;
+use larder_sim::{Fault, SimWorld};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,6 +22,53 @@ use std::sync::atomic::{AtomicBool, Ordering};
 fn a_block_in_a_files_content_is_content() {
     for seed in 0..WORDS.len() as u64 {
         attack(seed).unwrap();
+    }
+}
+
+/// The cleaner looks for blocks behind a header on a sector that cannot be read.
+#[test]
+fn blocks_in_a_files_content_are_content_where_its_header_cannot_be_read() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+    let (pool, mut model) = (create(&sim, "single"), Model::new());
+    commit(&pool, &mut model, &files(10, 9, 1));
+    let root = plans(sim.devices()).remove(0).root;
+    let targets = store(&pool, vec![noise(3, 64), noise(4, 64)]);
+    let fake =
+        |ptr: &BlockPtr| forged(pool.store().sums(), ptr.id, (root.incarnation, root.commit), &[b'F'; 64]);
+    let fakes: Vec<u8> = targets.iter().flat_map(fake).collect();
+    // The last says that it reaches beyond the next file.
+    let long = forged(pool.store().sums(), targets[0].id, (root.incarnation, root.commit), &[0; 300 << 10]);
+    let fakes = fakes.iter().copied().cycle().take(200 << 10).chain(long[..4096].iter().copied()).collect();
+    let contents = [noise(5, 9000), fakes, noise(6, 9000)];
+    let ptrs = store(&pool, contents.to_vec());
+    let (segment, at) = (ptrs[1].place.segment, ptrs[1].place.offset);
+    let segments = pool.store().segments();
+    let slot = segments.iter().find(|of| of.id == segment).unwrap().slots[0];
+    let at = pool.store().members().get(slot.device).slot_offset(slot.index, at).get() & !4095;
+    assert!(ptrs.iter().chain(&targets).all(|ptr| ptr.place.segment == segment));
+    assert!(ptrs[0].place.offset < ptrs[1].place.offset && ptrs[1].place.offset < ptrs[2].place.offset);
+    // The segment is worth cleaning.
+    commit(&pool, &mut model, &files(10, 3, 2));
+    pool.store().core.lock().close_streams(GroupIndex::new(0));
+    sim.device(0).inject(Fault::FailReads(at..at + 4096));
+    pool.store().drop_caches();
+    while pool.clean_step(true).unwrap().is_some() {}
+    let segments = pool.store().segments();
+    let left = segments.iter().find(|of| of.id == segment).map(|of| of.live_blocks);
+    assert_eq!(left, Some(2), "all but the file, and the one whose end is on that sector");
+    pool.store().drop_caches();
+    for (ptr, content) in targets.iter().zip([noise(3, 64), noise(4, 64)]) {
+        assert_eq!(
+            &pool.store().read(*ptr).unwrap()[..],
+            content,
+            "what another file holds is not taken for it"
+        );
+    }
+    assert_eq!(&pool.store().read(ptrs[2]).unwrap()[..], contents[2]);
+    verify(&pool, &model);
+    sim.device(0).clear_faults();
+    for (ptr, content) in ptrs.iter().zip(&contents) {
+        assert_eq!(&pool.store().read(*ptr).unwrap()[..], content);
     }
 }
 

@@ -12,14 +12,15 @@ use larder_format::segment::{
     DESCRIPTOR_LEN, Layout, SegmentKind, SegmentRecord, SegmentState, Slot, StripeHeader, stripe_header_len,
 };
 use larder_format::{
-    BlockId, BlockPtr, ByteLen, CommitId, DeviceIndex, DeviceOffset, GroupIndex, Incarnation, PoolGuid,
-    SegmentId, SlotIndex,
+    BlockId, BlockPtr, ByteLen, CommitId, DeviceIndex, DeviceOffset, GroupIndex, Incarnation, Place,
+    PoolGuid, SegmentId, SlotIndex,
 };
 use larder_pool::create::rule_for;
 use larder_pool::segments::SegmentEntry;
 use larder_pool::{Look, Pool, PoolError, ROOT_DATASET, parity, stripe};
 use larder_sim::{DeviceImage, Fault, SimWorld, Survival};
 use proptest::prelude::*;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -275,35 +276,150 @@ fn the_cleaner_moves_what_lives_past_rot_on_one_device() {
     }
 }
 
-#[test]
-fn the_cleaner_moves_what_lives_beside_a_block_that_nobody_can_read() {
-    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
-    let (pool, mut model) = (create(&sim, "single"), Model::new());
-    commit(&pool, &mut model, &files(10, 9, 1));
-    let extent = |inode: u64| {
-        let value = pool.dataset(ROOT_DATASET).unwrap().view().unwrap().get(&Key::new(inode, EXTENT, 0));
-        Extent::decode(&value.unwrap().unwrap()).unwrap()
-    };
-    let lost = extent(13).ptr.place;
-    let segments = pool.store().segments();
-    let slot = segments.iter().find(|of| of.id == lost.segment).unwrap().slots[0];
-    let at = pool.store().members().get(slot.device).slot_offset(slot.index, lost.offset + lost.stored / 2);
-    sim.device(0).flip_bits(at, 8, 1);
-    // The segment is worth cleaning.
-    commit(&pool, &mut model, &files(10, 2, 2));
-    pool.store().core.lock().close_streams(GroupIndex::new(0));
-    pool.store().drop_caches();
+/// Has the cleaner and read-repair do all that they can.
+fn clean_all(pool: &Kept) {
     let mut steps = 0;
     while pool.clean_step(true).unwrap().is_some() || pool.upkeep.read_repair.step().unwrap() > 0 {
         steps += 1;
         assert!(steps < 200, "it chooses the same segment again and again");
     }
-    let left = pool.store().segments().iter().find(|of| of.id == lost.segment).map(|of| of.live_blocks);
-    assert_eq!(left, Some(1), "the others are moved");
-    assert!(pool.store().read(extent(13).ptr).is_err());
+}
+
+/// A file's content, on a pool of one device: its place, and where on the device that begins.
+fn place_of(pool: &Pool, inode: u64) -> (Place, u64) {
+    let value = pool.dataset(ROOT_DATASET).unwrap().view().unwrap().get(&Key::new(inode, EXTENT, 0));
+    let place = Extent::decode(&value.unwrap().unwrap()).unwrap().ptr.place;
+    let segments = pool.store().segments();
+    let slot = segments.iter().find(|of| of.id == place.segment).unwrap().slots[0];
+    (place, pool.store().members().get(slot.device).slot_offset(slot.index, place.offset).get())
+}
+
+fn live_blocks(pool: &Pool, id: SegmentId) -> u32 {
+    pool.store().segments().iter().find(|of| of.id == id).map_or(0, |of| of.live_blocks)
+}
+
+/// Files among `inodes` with bytes in a range of the device.
+fn files_in(pool: &Pool, inodes: Range<u64>, range: &Range<u64>) -> Vec<u64> {
+    let is_in = |inode: &u64| {
+        let (place, at) = place_of(pool, *inode);
+        at < range.end && range.start < at + u64::from(place.stored)
+    };
+    inodes.filter(is_in).collect()
+}
+
+#[test]
+fn the_cleaner_moves_what_lives_beside_a_block_that_nobody_can_read() {
+    for in_payload in [false, true] {
+        let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+        let (pool, mut model) = (create(&sim, "single"), Model::new());
+        commit(&pool, &mut model, &files(10, 9, 1));
+        let (lost, at) = place_of(&pool, 13);
+        let at = at + if in_payload { u64::from(lost.stored) / 2 } else { 0 };
+        sim.device(0).flip_bits(DeviceOffset::new(at), 8, 1);
+        // The segment is worth cleaning.
+        commit(&pool, &mut model, &files(10, 2, 2));
+        pool.store().core.lock().close_streams(GroupIndex::new(0));
+        pool.store().drop_caches();
+        clean_all(&pool);
+        assert_eq!(live_blocks(&pool, lost.segment), 1, "the others are moved");
+        pool.commit().unwrap();
+        model.remove(&13).expect("it was there");
+        verify(&pool, &model);
+    }
+}
+
+#[test]
+fn the_cleaner_moves_what_lives_beside_a_sector_that_nobody_can_read() {
+    for in_payload in [false, true] {
+        let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+        let (pool, mut model) = (create(&sim, "single"), Model::new());
+        commit(&pool, &mut model, &files(10, 30, 1));
+        let (place, at) = place_of(&pool, 15);
+        let at = (at + if in_payload { u64::from(place.stored) / 2 } else { 0 }) & !4095;
+        let stuck = files_in(&pool, 10..30, &(at..at + 4096));
+        assert!((1..4).contains(&stuck.len()) && stuck.contains(&15), "{stuck:?}");
+        // The segment is worth cleaning.
+        commit(&pool, &mut model, &files(30, 10, 2));
+        pool.store().core.lock().close_streams(GroupIndex::new(0));
+        sim.device(0).inject(Fault::FailReads(at..at + 4096));
+        pool.store().drop_caches();
+        clean_all(&pool);
+        assert_eq!(live_blocks(&pool, place.segment), stuck.len() as u32, "the others are moved");
+        pool.commit().unwrap();
+        let mut readable = model.clone();
+        readable.retain(|inode, _| !stuck.contains(inode));
+        verify(&pool, &readable);
+        drop(pool);
+        sim.device(0).clear_faults();
+        let pool = open(&sim, 2);
+        clean_all(&pool);
+        assert_eq!(live_blocks(&pool, place.segment), 0, "nothing was given up");
+        verify(&pool, &model);
+        assert_whole(&pool, "after all");
+    }
+}
+
+#[test]
+fn the_cleaner_moves_what_lives_beside_a_bad_sector_and_a_device_that_is_out() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20); 3]);
+    let (pool, mut model) = (create(&sim, "raidz1"), Model::new());
+    commit(&pool, &mut model, &files(10, 40, 1));
+    let (place, _) = place_of(&pool, 20);
+    let segments = pool.store().segments();
+    let slots = &segments.iter().find(|of| of.id == place.segment).unwrap().slots;
+    let sector = place.offset & !4095..(place.offset & !4095) + 4096;
+    let is_beside = |inode: &u64| {
+        let (other, _) = place_of(&pool, *inode);
+        other.segment == place.segment
+            && other.offset < sector.end
+            && sector.start < other.offset + other.stored
+    };
+    // With their columns in the same segment, those of both devices.
+    let stuck: Vec<u64> = (10..30).filter(is_beside).collect();
+    assert!((2..6).contains(&stuck.len()), "{stuck:?}");
+    commit(&pool, &mut model, &files(30, 20, 2));
+    pool.store().core.lock().close_streams(GroupIndex::new(0));
+    let (bad, out) = (slots[usize::from(place.column)], slots[1 - usize::from(place.column)]);
+    let at = pool.store().members().get(bad.device).slot_offset(bad.index, sector.start).get();
+    sim.device(bad.device.get().into()).inject(Fault::FailReads(at..at + 4096));
+    sim.device(out.device.get().into()).inject(Fault::Gone);
+    pool.store().drop_caches();
+    clean_all(&pool);
+    let left = live_blocks(&pool, place.segment);
+    assert!((1..=stuck.len() as u32).contains(&left), "{left} are left of {stuck:?}");
     pool.commit().unwrap();
-    model.remove(&13);
+    model.retain(|inode, _| !stuck.contains(inode));
     verify(&pool, &model);
+}
+
+#[test]
+fn a_step_of_cleaning_meets_few_sectors_that_cannot_be_read() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+    let (pool, mut model) = (create(&sim, "single"), Model::new());
+    commit(&pool, &mut model, &files(10, 28, 1));
+    let (place, at) = place_of(&pool, 15);
+    let bad = at & !4095..(at & !4095) + (400 << 10);
+    // Perhaps not all of it is tried sector by sector.
+    let near = files_in(&pool, 10..30, &(bad.start - (64 << 10)..bad.end + (64 << 10)));
+    assert!(near.len() < 18, "{} files are near", near.len());
+    commit(&pool, &mut model, &files(30, 8, 2));
+    pool.store().core.lock().close_streams(GroupIndex::new(0));
+    sim.device(0).inject(Fault::FailReads(bad));
+    pool.store().drop_caches();
+    let errors = || {
+        let members = pool.store().members();
+        members.get(DeviceIndex::new(0)).counters.read_errors.load(Ordering::Relaxed)
+    };
+    let (mut before, mut met) = (errors(), 0);
+    while pool.clean_step(true).unwrap().is_some() {
+        let now = errors();
+        assert!(now - before <= 8, "{} reads failed in one step", now - before);
+        (before, met) = (now, met + now - before);
+        assert!(met < 100, "all sectors are tried");
+    }
+    assert!(met > 4, "it goes on in the next step");
+    let left = live_blocks(&pool, place.segment);
+    assert!((1..=near.len() as u32).contains(&left), "{left} of {} that are near", near.len());
 }
 
 #[test]

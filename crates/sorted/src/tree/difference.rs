@@ -55,21 +55,24 @@ struct Unmet {
 }
 
 /// Position of one side.
-struct Course {
+pub(super) struct Course {
     /// The way down from the root, with the place in each node: what is there, is next.
-    way: Vec<Frame>,
+    pub(super) way: Vec<Frame>,
     /// A root that was not gone into yet.
     root: Option<BlockPtr>,
 }
 
-struct Frame {
+pub(super) struct Frame {
+    pub(super) ptr: BlockPtr,
+    /// The other side has it too.
+    pub(super) is_shared: bool,
     node: Arc<Node>,
     fence: Fence,
     at: usize,
 }
 
 /// Next item of one side.
-enum Next {
+pub(super) enum Next {
     Subtree { ptr: BlockPtr, fence: Fence },
     Entry(Key),
     Nothing,
@@ -86,7 +89,7 @@ impl Next {
     }
 
     /// No key of it, or of what follows it, is smaller.
-    fn low(&self) -> Key {
+    pub(super) fn low(&self) -> Key {
         match self {
             Next::Subtree { fence, .. } => fence.low.unwrap_or(Key::MIN),
             Next::Entry(key) => *key,
@@ -95,7 +98,7 @@ impl Next {
     }
 
     /// Whether it ends before `other` begins.
-    fn is_before(&self, other: &Next) -> bool {
+    pub(super) fn is_before(&self, other: &Next) -> bool {
         matches!(other, Next::Nothing) || self.high().is_some_and(|high| high <= other.low())
     }
 
@@ -109,11 +112,11 @@ impl Next {
 }
 
 impl Course {
-    fn new(root: Option<BlockPtr>) -> Self {
+    pub(super) fn new(root: Option<BlockPtr>) -> Self {
         Self { way: Vec::new(), root }
     }
 
-    fn next(&self) -> Next {
+    pub(super) fn next(&self) -> Next {
         if let Some(ptr) = self.root {
             return Next::Subtree { ptr, fence: Fence::default() };
         }
@@ -128,35 +131,50 @@ impl Course {
     }
 
     /// The value of the entry that is next.
-    fn value(&self) -> &[u8] {
+    pub(super) fn value(&self) -> &[u8] {
         self.way.last().and_then(Frame::leaf).map_or(&[], |(leaf, at)| leaf.value(at))
     }
 
-    /// Steps past the next item.
-    fn pass(&mut self) {
-        if self.root.take().is_some() {
-            return;
+    /// Steps past the next item, and shows the nodes that end with it, the lowest first.
+    pub(super) fn pass(&mut self, left: impl FnMut(&Frame)) {
+        if self.root.take().is_none() {
+            self.go_on(left);
         }
+    }
+
+    fn go_on(&mut self, mut left: impl FnMut(&Frame)) {
         while let Some(frame) = self.way.last_mut() {
             frame.at += 1;
             if frame.at < frame.node.keys().len() {
                 return;
             }
+            left(frame);
             self.way.pop();
         }
     }
 
-    /// Goes into the subtree that is next.
-    fn enter(&mut self, node: Arc<Node>, fence: Fence) {
+    /// Goes into the subtree that is next, to where `from` is or would be.
+    pub(super) fn enter(&mut self, frame: Frame, from: &Key, left: impl FnMut(&Frame)) {
         self.root = None;
-        // Only a root can be empty.
-        if !node.keys().is_empty() {
-            self.way.push(Frame { node, fence, at: 0 });
+        let keys = frame.node.keys();
+        let at = match &*frame.node {
+            Node::Leaf(_) => keys.partition_point(|key| key < from),
+            Node::Inner(_) => keys.partition_point(|key| key <= from).saturating_sub(1),
+        };
+        let is_past = at >= keys.len();
+        self.way.push(Frame { at, ..frame });
+        if is_past {
+            // A leaf that ends before; or a root, which alone can be empty.
+            self.go_on(left);
         }
     }
 }
 
 impl Frame {
+    pub(super) fn new(ptr: BlockPtr, node: Arc<Node>, fence: Fence) -> Self {
+        Self { ptr, is_shared: false, node, fence, at: 0 }
+    }
+
     fn leaf(&self) -> Option<(&Leaf, usize)> {
         match &*self.node {
             Node::Leaf(leaf) => Some((leaf, self.at)),
@@ -189,8 +207,8 @@ impl Difference {
             match (&old, &new) {
                 (Next::Nothing, Next::Nothing) => return Ok(false),
                 (Next::Subtree { ptr: a, .. }, Next::Subtree { ptr: b, .. }) if a.id == b.id => {
-                    self.old.pass();
-                    self.new.pass();
+                    self.old.pass(|_| ());
+                    self.new.pass(|_| ());
                     continue;
                 }
                 (Next::Entry(key), Next::Entry(other)) if key == other => {
@@ -198,8 +216,8 @@ impl Difference {
                     if old != new {
                         visit(Differs::Entry { key: *key, old: Some(old), new: Some(new) });
                     }
-                    self.old.pass();
-                    self.new.pass();
+                    self.old.pass(|_| ());
+                    self.new.pass(|_| ());
                     continue;
                 }
                 _ => {}
@@ -217,13 +235,13 @@ impl Difference {
                         Side::Old => Differs::Entry { key, old: value, new: None },
                         Side::New => Differs::Entry { key, old: None, new: value },
                     });
-                    course.pass();
+                    course.pass(|_| ());
                 }
                 Next::Subtree { .. } if read >= max => return Ok(true),
                 Next::Subtree { ptr, fence } => {
                     let node = load_checked(store, ptr, &fence)?;
                     read += 1;
-                    course.enter(node, fence);
+                    course.enter(Frame::new(ptr, node, fence), &Key::MIN, |_| ());
                     self.met(side, ptr, fence.high);
                 }
             }
@@ -254,7 +272,7 @@ impl Difference {
 }
 
 /// The side to go on with: the one that is behind, or, where they overlap, the higher one.
-fn first(old: &Next, new: &Next) -> Side {
+pub(super) fn first(old: &Next, new: &Next) -> Side {
     if old.is_before(new) {
         return Side::Old;
     }

@@ -1,0 +1,288 @@
+//! Remains: what a snapshot held alone that was destroyed, and what a head had come to hold that was rolled back.
+//!
+//! Destroying a snapshot, and rolling back, leave a tree behind that nobody names any more: a note in the tables, in
+//! the same commit. [`Pool::remains_step`] goes through it in order of keys and frees what *came after* it in its
+//! dataset has not, its next snapshot or without one its head: [`larder_sorted::tree::Remains`] compares them. The cost
+//! depends on what differs. What has an id up to the note's floor, the high id of the snapshot before, that one holds
+//! or nobody does but who refers to shared blocks.
+//!
+//! # Each block dies once
+//! or is said to be dead more often, which is the same: ids are marked `DEAD`, and the free queue asks the map.
+//! - What came after has it, and drops it later: it frees it, for the snapshot is no more, and protects nothing.
+//! - It was dropped while the snapshot was there: whoever came after has it not when the destroying commit is durable,
+//!   and no step is taken before.
+//! - Several destroyed in a row, or one while the one before it is gone through: what came after is looked for at each
+//!   step. Each frees what the first that is left does not hold.
+//! - Shared blocks are left to GC by the queue. An extent keeps its key for life, unless the block is shared.
+//!
+//! # The tree fades
+//! Nodes that what came after has as well are freed when that drops them. A node that the map does not know is
+//! such a one, or GC freed it, and so is all below it: it is passed over.
+//!
+//! # Crashes
+//! How far it came is in the note, durable with the frees.
+
+use crate::dataset::Dataset;
+use crate::pool::Pool;
+use larder_format::items::{EXTENT, Extent};
+use larder_format::node::Key;
+use larder_format::tables::{RemainsRecord, SnapshotRecord, Table};
+use larder_format::{BlockId, BlockPtr, CommitId, DatasetId};
+use larder_sorted::tree::{Remain, Remains as Walk};
+use larder_store::{DatasetNodes, PoolError, Result, TableNodes};
+use std::sync::Arc;
+
+/// Nodes that a step reads at least: with fewer it might not come down to a leaf.
+const LEAST: usize = 64;
+
+/// A tree of which the remains are being freed.
+pub(crate) struct Remains {
+    pub(crate) record: RemainsRecord,
+    /// The commit that has the note: nothing is freed before it is durable.
+    since: CommitId,
+    /// What came after it cannot be read; the next import tries again.
+    is_stuck: bool,
+}
+
+impl Remains {
+    /// As the tables have it.
+    pub(crate) fn open(record: RemainsRecord) -> Self {
+        Self { record, since: CommitId::new(0), is_stuck: false }
+    }
+}
+
+/// Blocks of a tree that nothing else has, as far as a walk came.
+#[derive(Default)]
+pub(crate) struct Alone {
+    pub(crate) records: Vec<BlockPtr>,
+    pub(crate) nodes: Vec<BlockPtr>,
+    /// Footprints of nodes that cannot be read, though they are there.
+    pub(crate) unread: u64,
+}
+
+impl Alone {
+    /// Footprints of the blocks, bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.records.iter().chain(&self.nodes).map(|ptr| u64::from(ptr.place.footprint())).sum()
+    }
+
+    fn take(&mut self, remain: Remain<'_>, floor: BlockId) {
+        match remain {
+            Remain::Node(ptr) => self.nodes.push(ptr),
+            Remain::Entry(key, old, new) if key.kind == EXTENT => {
+                let of = |value: &[u8]| Extent::decode(value).ok().map(|extent| extent.ptr);
+                let Some(ptr) = of(old) else { return };
+                if ptr.id > floor && new.and_then(of).is_none_or(|new| new.id != ptr.id) {
+                    self.records.push(ptr);
+                }
+            }
+            Remain::Entry(..) => {}
+        }
+    }
+}
+
+impl Pool {
+    /// Notes the tree of a snapshot or head, which nobody names any more. Within the operation that takes it away.
+    pub(crate) fn leave_remains(
+        &self,
+        dataset: DatasetId,
+        high: BlockId,
+        floor: BlockId,
+        root: Option<BlockPtr>,
+    ) -> Result<()> {
+        // Without a root, or with one that was there before, nothing remains.
+        let Some(root) = root.filter(|root| root.id > floor) else { return Ok(()) };
+        let record = RemainsRecord { dataset, high, floor, root, from: Key::MIN };
+        let nodes = TableNodes(&self.shared.store);
+        self.tables.lock().insert(&nodes, Table::Remains.key(high.get()), &record.encode())?;
+        let since = self.shared.store.open_commit();
+        self.snapshots.lock().remains.insert(high, Remains { record, since, is_stuck: false });
+        Ok(())
+    }
+
+    /// Goes on with freeing what remains of snapshots that were destroyed: reads about `max` nodes. True while there
+    /// is more to do now.
+    ///
+    /// # Errors
+    /// When a tree cannot be read: that one is left alone until the next import. When nothing may be written.
+    pub fn remains_step(&self, max: usize) -> Result<bool> {
+        if self.snapshots.lock().remains.is_empty() {
+            return Ok(false);
+        }
+        // No commit comes between: the nodes of what came after, as it is committed, stay where they are.
+        let _turn = self.commit_turn();
+        self.shared.store.check_writable()?;
+        let durable = self.shared.store.durable_commit();
+        let next = || {
+            let snapshots = self.snapshots.lock();
+            let mut all = snapshots.remains.values();
+            all.find(|one| !one.is_stuck && one.since <= durable).map(|one| one.record)
+        };
+        let Some(record) = next() else { return Ok(false) };
+        let head = self.tree_of(record.dataset);
+        let after = self.after(record.dataset, head.as_deref(), record.high);
+        let mut walk = Walk::new(Some(record.root), after, record.floor, record.from);
+        let mut alone = Alone::default();
+        let more = match self.find_alone(&mut walk, record.floor, max.max(LEAST), &mut alone) {
+            Ok(more) => more,
+            Err(error) => {
+                if error.is_loss()
+                    && let Some(one) = self.snapshots.lock().remains.get_mut(&record.high)
+                {
+                    one.is_stuck = true;
+                }
+                return Err(error);
+            }
+        };
+        let (key, nodes) = (Table::Remains.key(record.high.get()), TableNodes(&self.shared.store));
+        let record = RemainsRecord { from: walk.cursor(), ..record };
+        // The last that can fail.
+        match more {
+            true => self.tables.lock().insert(&nodes, key, &record.encode()).map(drop)?,
+            false => self.tables.lock().remove(&nodes, &key).map(drop)?,
+        }
+        {
+            let mut snapshots = self.snapshots.lock();
+            match snapshots.remains.get_mut(&record.high).filter(|_| more) {
+                Some(one) => one.record = record,
+                None => drop(snapshots.remains.remove(&record.high)),
+            }
+        }
+        if let Some(head) = head {
+            self.lower_held(&head, alone.bytes());
+        }
+        if alone.unread > 0 {
+            self.shared.freeing.leave_to_gc(alone.unread);
+        }
+        self.shared.freeing.drop_again(alone.records, alone.nodes);
+        Ok(more || next().is_some())
+    }
+
+    /// The dataset, destroyed or not, while it has a tree.
+    fn tree_of(&self, dataset: DatasetId) -> Option<Arc<Dataset>> {
+        self.dataset(dataset).or_else(|| self.destroyed.lock().get(&dataset).map(Arc::clone))
+    }
+
+    /// The root of what came after the tree with this high id in its dataset.
+    fn after(&self, dataset: DatasetId, head: Option<&Dataset>, high: BlockId) -> Option<BlockPtr> {
+        let committed = head.and_then(|head| head.state.read().tree.committed_root());
+        let snapshots = self.snapshots.lock();
+        let next = snapshots.of(dataset).find(|snapshot| snapshot.record.high > high);
+        next.map_or(committed, |next| next.record.root)
+    }
+
+    /// Goes on with a walk; whether there is more.
+    fn find_alone(&self, walk: &mut Walk, floor: BlockId, max: usize, alone: &mut Alone) -> Result<bool> {
+        let nodes = DatasetNodes(&self.shared.store);
+        loop {
+            let error = match walk.step(&nodes, max, |remain| alone.take(remain, floor)) {
+                Ok(more) => return Ok(more),
+                Err(error) if error.is_loss() => error,
+                Err(error) => return Err(error),
+            };
+            let Some(unread) = walk.pass_unread(|remain| alone.take(remain, floor)) else {
+                return Err(error);
+            };
+            if !self.shared.store.places_of(unread.id)?.is_empty() {
+                alone.unread += u64::from(unread.place.footprint());
+            }
+        }
+    }
+
+    /// So many bytes that the snapshots of a dataset held are held no more.
+    fn lower_held(&self, head: &Dataset, bytes: u64) {
+        let mut state = head.state.write();
+        let snapshots = self.snapshots.lock();
+        let is_last = snapshots.of(head.id()).next().is_none()
+            && snapshots.remains.values().all(|one| one.record.dataset != head.id());
+        let held = if is_last { 0 } else { state.record.held.saturating_sub(bytes) };
+        state.changed |= state.record.held != held;
+        state.record.held = held;
+    }
+
+    /// Bytes that destroying these snapshots of a dataset frees, with those of shared blocks, of which GC decides. Reads
+    /// what differs between them and their neighbours.
+    ///
+    /// # Errors
+    /// When there is no such snapshot, or a tree cannot be read.
+    pub fn snapshot_space(&self, dataset: DatasetId, names: &[String]) -> Result<u64> {
+        let going: Vec<_> = {
+            let snapshots = self.snapshots.lock();
+            for name in names {
+                snapshots.named(dataset, name)?;
+            }
+            let (mut floor, mut going) = (BlockId::new(0), Vec::new());
+            for SnapshotRecord { high, root, name, .. } in snapshots.of(dataset).map(|one| &one.record) {
+                // What several in a row hold goes with the last of them.
+                if names.contains(name) {
+                    going.push((*high, *root, floor));
+                } else {
+                    floor = *high;
+                }
+            }
+            going
+        };
+        let head = self.dataset(dataset);
+        let of = |(high, root, floor)| {
+            self.alone_bytes(root, floor, || self.after(dataset, head.as_deref(), high))
+        };
+        going.into_iter().map(of).sum()
+    }
+
+    /// Bytes that a snapshot of a dataset, or without one its head as it is committed, refers to and an earlier
+    /// snapshot does not, or without one that before it.
+    ///
+    /// # Errors
+    /// When there is no such snapshot, or a tree cannot be read.
+    pub fn written(&self, dataset: DatasetId, of: Option<&str>, since: Option<&str>) -> Result<u64> {
+        let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
+        let (of, since) = {
+            let snapshots = self.snapshots.lock();
+            let of = of.map(|name| snapshots.named(dataset, name).map(|one| &one.record)).transpose()?;
+            let high = of.map_or(BlockId::new(u64::MAX), |of| of.high);
+            let before = snapshots.of(dataset).map(|one| &one.record).rfind(|one| one.high < high);
+            let since =
+                since.map(|name| snapshots.named(dataset, name).map(|one| &one.record)).transpose()?;
+            let since = since.or(before).map(|since| (since.high, since.root));
+            (of.map(|of| of.root), since)
+        };
+        let (floor, before) = since.unwrap_or((BlockId::new(0), None));
+        match of {
+            Some(root) => self.alone_bytes(root, floor, || before),
+            None => {
+                let _turn = self.commit_turn();
+                let root = head.state.read().tree.committed_root();
+                let mut alone = Alone::default();
+                let mut walk = Walk::new(root, before, floor, Key::MIN);
+                while self.find_alone(&mut walk, floor, LEAST, &mut alone)? {}
+                Ok(alone.bytes() + alone.unread)
+            }
+        }
+    }
+
+    /// Footprints of the blocks above `floor` of a tree that what comes after it does not have.
+    fn alone_bytes(
+        &self,
+        root: Option<BlockPtr>,
+        floor: BlockId,
+        after: impl Fn() -> Option<BlockPtr>,
+    ) -> Result<u64> {
+        let (mut sum, mut from) = (0, Key::MIN);
+        loop {
+            // No block of a committed head dies in the midst of a step.
+            let _turn = self.commit_turn();
+            let (mut alone, mut walk) = (Alone::default(), Walk::new(root, after(), floor, from));
+            let more = self.find_alone(&mut walk, floor, 4 * LEAST, &mut alone)?;
+            sum += alone.bytes() + alone.unread;
+            if !more {
+                return Ok(sum);
+            }
+            from = walk.cursor();
+        }
+    }
+
+    /// Trees of which the remains are still to be freed.
+    pub fn remaining(&self) -> usize {
+        self.snapshots.lock().remains.len()
+    }
+}
