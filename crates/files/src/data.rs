@@ -35,10 +35,7 @@ const STALE_ATIME_SECS: i64 = 24 * 60 * 60;
 impl Volume {
     /// Writes all of `data` at `offset`, or at the end of the file; gives its length.
     pub fn write(&self, id: InodeId, offset: Option<u64>, data: &[u8], kill_suidgid: bool) -> Result<u32> {
-        let settings = self.dataset.settings();
-        if settings.readonly {
-            return Err(FsError::ReadOnly);
-        }
+        self.check_writable()?;
         self.pool.store().check_writable()?;
         self.make_room(data.len() as u64)?;
         let inode = self.inode(id)?;
@@ -241,7 +238,7 @@ impl Volume {
 
     /// Refuses to write to a part of a record that is known to be damaged: its rest could not be completed.
     fn check_whole(&self, id: InodeId, item: &items::Inode, range: Range<u64>) -> Result<()> {
-        if !self.pool.damage().is_damaged(self.id(), id.get(), range.clone()) {
+        if !self.pool.damage().is_damaged(self.dataset.owner(), id.get(), range.clone()) {
             return Ok(());
         }
         if item.record_size == 0 {

@@ -671,6 +671,9 @@ impl Volume {
 
     /// Returns when everything done to the inode before is durable; tells a handle what never will be.
     pub fn fsync(&self, id: InodeId, handle: Handle) -> Result<()> {
+        if self.dataset.is_snapshot() {
+            return self.report(id, handle);
+        }
         let mut is_noted = self.note_data(id)?;
         if !is_noted {
             // The commit under way may be all that it takes.

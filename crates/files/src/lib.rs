@@ -4,10 +4,12 @@
 //! what the pool asks for dirty data at its commits. A [`Volume`] is one dataset: `names` (directories), `attr`
 //! (attributes, lengths), `xattr`, `acl`, `data` (reading, writing), `flush` (storing, fsync), `share` (copying by
 //! reference), `orphan` (removal) and `replay` add to it; `lookups` is what a kernel knows of it. A [`View`] shows a
-//! mount from one of its datasets. `inode` says what is kept in memory and in which order it is locked.
+//! mount from one of its datasets, or from a snapshot; `control` and `snapshots` are `.zfs` below each dataset. `inode`
+//! says what is kept in memory and in which order it is locked.
 
 mod acl;
 mod attr;
+mod control;
 mod cut;
 mod data;
 mod error;
@@ -27,6 +29,7 @@ mod read_data;
 mod recut;
 mod replay;
 mod share;
+mod snapshots;
 mod view;
 mod volume;
 mod xattr;

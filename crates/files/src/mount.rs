@@ -2,9 +2,10 @@
 //!
 //! The root dataset's root directory is the mount's root. Every other dataset that is attached shows as
 //! a directory in the *root directory* of its parent, by its name; such a junction hides an entry of
-//! that name, and cannot be removed or replaced through the tree. Handles are numbers without state of
+//! that name, and cannot be removed or replaced through the tree; nor can `.zfs`. Handles are numbers without state of
 //! their own: an inode counts how often it is open, and which of them know of its failures.
 
+use crate::control::{Object, ZFS, is_control};
 use crate::error::{FsError, Result};
 use crate::flush::LOG_AT_MOST;
 use crate::names::{check_name, name_in, path_in};
@@ -12,10 +13,11 @@ use crate::posix;
 use crate::posix::{Handle, NodeId, OpenFlags};
 use crate::replay::Lost;
 use crate::share::Copied;
+use crate::snapshots::Snapshots;
 use crate::volume::Volume;
 use larder_format::items::ROOT_INODE;
 use larder_format::ledger::{DamageKind, DamageRecord};
-use larder_format::{CommitId, DatasetId, InodeId};
+use larder_format::{BlockId, CommitId, DatasetId, InodeId};
 use larder_pool::ledger::HEAD;
 use larder_pool::{Class, Dataset, Event, FrontEnd, Look, Op, Pool, PoolError};
 use larder_sync::RwLock;
@@ -34,6 +36,7 @@ pub struct Mount {
     /// The number of the next file to be opened: the upper bits of its handle.
     opened: AtomicU64,
     tree: RwLock<Tree>,
+    pub(crate) snapshots: Snapshots,
 }
 
 #[derive(Default)]
@@ -41,6 +44,8 @@ struct Tree {
     volumes: BTreeMap<DatasetId, Attached>,
     /// The first dataset attached without a parent.
     root: Option<DatasetId>,
+    /// Datasets whose root directory lists `.zfs`.
+    snapdir_visible: BTreeSet<DatasetId>,
     /// Detached, but perhaps still used by a call that began before.
     leaving: Vec<Arc<Volume>>,
 }
@@ -67,13 +72,15 @@ pub struct Damaged {
     pub whole: bool,
 }
 
-/// Resolution of a name: a junction to another volume, or an entry of the directory (volume and inode).
-pub(crate) enum Step {
-    Junction(Arc<Volume>),
-    Entry(Arc<Volume>, InodeId),
-}
-
 impl Tree {
+    /// Dataset and inode of a node; a snapshot's number stands for it.
+    fn unpack(&self, node: NodeId) -> Result<(DatasetId, InodeId)> {
+        match node {
+            NodeId::ROOT => Ok((self.root.ok_or(FsError::Stale)?, ROOT_INODE)),
+            node => Ok(node.unpack()),
+        }
+    }
+
     fn volume(&self, id: DatasetId) -> Result<&Arc<Volume>> {
         self.volumes.get(&id).map(|attached| &attached.volume).ok_or(FsError::Stale)
     }
@@ -178,7 +185,8 @@ impl Mount {
                 replayed => replayed?,
             }
         }
-        let mount = Arc::new(Self { pool, owner, opened: AtomicU64::new(1), tree: RwLock::new(tree) });
+        let (opened, tree) = (AtomicU64::new(1), RwLock::new(tree));
+        let mount = Arc::new(Self { pool, owner, opened, tree, snapshots: Snapshots::default() });
         let front: Weak<dyn FrontEnd> = Arc::downgrade(&(Arc::clone(&mount) as Arc<dyn FrontEnd>));
         mount.pool.set_front_end(front);
         mount.pool.replayed();
@@ -232,9 +240,13 @@ impl Mount {
     ///
     /// # Errors
     /// [`FsError::Exists`] when the place is taken, [`FsError::Stale`] when the parent is not attached,
-    /// [`FsError::Busy`] while calls that began before it was detached go on.
+    /// [`FsError::Busy`] while calls that began before it was detached go on, [`FsError::NoSpace`] when its id was
+    /// given to a snapshot as a number.
     pub fn attach(&self, dataset: Arc<Dataset>, parent: Option<(DatasetId, Vec<u8>)>) -> Result<Arc<Volume>> {
         let id = dataset.id();
+        if self.snapshots.dataset_of(id).is_some() {
+            return Err(FsError::NoSpace);
+        }
         // Not under the lock: opening waits for commits, which ask for the volumes.
         self.tree.write().let_go();
         self.tree.read().check_place(id, parent.as_ref())?;
@@ -246,7 +258,7 @@ impl Mount {
         Ok(volume)
     }
 
-    /// Shows a dataset no more. What was written to it is stored first.
+    /// Shows a dataset no more, nor its snapshots. What was written to it is stored first.
     ///
     /// # Errors
     /// [`FsError::Busy`] while datasets are attached below it.
@@ -261,14 +273,44 @@ impl Mount {
             tree.leaving.push(Arc::clone(&attached.volume));
             attached.volume
         };
+        self.snapshots.close_all(id);
         volume.forget_all();
         volume.flush_all()
     }
 
-    /// Counts a look-up of a node, which `forget` takes back; see [`Volume::hold`].
-    pub(crate) fn hold(&self, node: NodeId) -> Result<()> {
-        let (volume, inode) = self.at(node)?;
-        volume.hold(inode)
+    /// Whether the root directory of a dataset lists `.zfs`, which can be looked up in any case; at first it does not.
+    pub fn set_snapdir_visible(&self, dataset: DatasetId, visible: bool) {
+        let all = &mut self.tree.write().snapdir_visible;
+        if visible {
+            all.insert(dataset)
+        } else {
+            all.remove(&dataset)
+        };
+    }
+
+    pub(crate) fn is_snapdir_visible(&self, dataset: DatasetId) -> bool {
+        self.tree.read().snapdir_visible.contains(&dataset)
+    }
+
+    /// Closes a snapshot that is to be destroyed. Its nodes are [`FsError::Stale`] from then on, unless somebody looks
+    /// it up by its name before it is gone. A kernel may know that name in [`NodeId::of_snapshots`] of the dataset.
+    ///
+    /// # Errors
+    /// [`FsError::Busy`] when something in it is open, or a call is in it, or a [`crate::View`] shows it.
+    pub fn let_go_of_snapshot(&self, dataset: DatasetId, high: BlockId) -> Result<()> {
+        self.snapshots.let_go(dataset, high)
+    }
+
+    /// Open files and directories of a dataset that is attached and of its snapshots.
+    pub fn open_count(&self, dataset: DatasetId) -> usize {
+        self.volume(dataset).map_or(0, |volume| volume.open_count()) + self.snapshots.open_count(dataset)
+    }
+
+    /// Volume and inode of a node whose look-ups are counted: of an attached dataset.
+    pub(crate) fn counted(&self, node: NodeId) -> Option<(Arc<Volume>, InodeId)> {
+        let tree = self.tree.read();
+        let (dataset, inode) = tree.unpack(node).ok()?;
+        Some((Arc::clone(tree.volume(dataset).ok()?), inode)).filter(|_| !is_control(inode))
     }
 
     /// A volume that is attached.
@@ -322,20 +364,34 @@ impl Mount {
     }
 
     pub(crate) fn at(&self, node: NodeId) -> Result<(Arc<Volume>, InodeId)> {
-        let tree = self.tree.read();
-        let (dataset, inode) = match node {
-            NodeId::ROOT => (tree.root.ok_or(FsError::Stale)?, ROOT_INODE),
-            node => node.unpack(),
-        };
-        Ok((Arc::clone(tree.volume(dataset)?), inode))
+        self.object(node)?.stored()
     }
 
-    /// Whether a dataset shows in a folder of another, or of one that does.
-    pub(crate) fn is_below(&self, dataset: DatasetId, above: DatasetId) -> bool {
-        let tree = self.tree.read();
-        let parent = |id: &DatasetId| Some(tree.volumes.get(id)?.parent.as_ref()?.0);
-        // Nobody attaches a dataset below one that is not attached yet, so these do not go round.
-        std::iter::successors(parent(&dataset), parent).any(|id| id == above)
+    /// The object of a node.
+    pub(crate) fn object(&self, node: NodeId) -> Result<Object> {
+        let (number, inode) = {
+            let tree = self.tree.read();
+            let (dataset, inode) = tree.unpack(node)?;
+            if let Ok(volume) = tree.volume(dataset) {
+                return Ok(Object::of(Arc::clone(volume), inode));
+            }
+            (dataset, inode)
+        };
+        let dataset = self.snapshots.dataset_of(number).ok_or(FsError::Stale)?;
+        self.tree.read().volume(dataset)?;
+        Ok(Object::Inode(self.snapshots.numbered(&self.pool, number)?, inode))
+    }
+
+    /// Whether what has this number is a dataset, or one that shows in a folder of it, or of one that does, or a
+    /// snapshot of such a dataset.
+    pub(crate) fn is_within(&self, number: DatasetId, above: DatasetId) -> bool {
+        let is_within = |dataset| {
+            let tree = self.tree.read();
+            let parent = |id: &DatasetId| Some(tree.volumes.get(id)?.parent.as_ref()?.0);
+            // Nobody attaches a dataset below one that is not attached yet, so these do not go round.
+            std::iter::successors(Some(dataset), parent).any(|id| id == above)
+        };
+        number == above || is_within(number) || self.snapshots.dataset_of(number).is_some_and(is_within)
     }
 
     pub(crate) fn show_node(&self, node: NodeId) -> NodeId {
@@ -344,20 +400,30 @@ impl Mount {
         if is_root { NodeId::ROOT } else { node }
     }
 
-    /// Resolves `name` in the directory `parent`: a junction leaves the volume, and may not be changed.
-    pub(crate) fn step(&self, parent: NodeId, name: &[u8]) -> Result<Step> {
-        let (volume, dir) = self.at(parent)?;
-        if dir == ROOT_INODE {
-            let tree = self.tree.read();
-            if let Some((_, _, child)) = tree.children(volume.id()).find(|(_, taken, _)| *taken == name) {
-                return Ok(Step::Junction(Arc::clone(child)));
-            }
-            let above = tree.volumes.get(&volume.id()).and_then(|attached| attached.parent.as_ref());
-            if let (b"..", Some((above, _))) = (name, above) {
-                return Ok(Step::Junction(Arc::clone(tree.volume(*above)?)));
-            }
+    /// The object that the mount puts under a name in a directory, whatever the volume has there.
+    pub(crate) fn fixed(&self, volume: &Arc<Volume>, dir: InodeId, name: &[u8]) -> Result<Option<Object>> {
+        if dir != ROOT_INODE {
+            return Ok(None);
         }
-        Ok(Step::Entry(volume, dir))
+        let tree = self.tree.read();
+        if volume.dataset().is_snapshot() {
+            return match name {
+                b".." => Ok(Some(Object::snapshots(Arc::clone(tree.volume(volume.id())?)))),
+                _ => Ok(None),
+            };
+        }
+        if name == ZFS {
+            return Ok(Some(Object::zfs(Arc::clone(volume))));
+        }
+        let above = tree.volumes.get(&volume.id()).and_then(|attached| attached.parent.as_ref());
+        let root = match (name, above) {
+            (b"..", Some((above, _))) => Some(tree.volume(*above)?),
+            _ => {
+                let mut children = tree.children(volume.id());
+                children.find(|(_, taken, _)| *taken == name).map(|(_, _, child)| child)
+            }
+        };
+        Ok(root.map(|root| Object::Inode(Arc::clone(root), ROOT_INODE)))
     }
 
     /// The datasets that show in the root directory of another, by name.
@@ -366,9 +432,9 @@ impl Mount {
         tree.children(of).map(|(id, name, child)| (id, name.to_vec(), Arc::clone(child))).collect()
     }
 
-    /// Whether a junction hides an entry of this name in the root directory of a dataset.
+    /// Whether something hides an entry of this name in the root directory of a dataset.
     pub(crate) fn hides(&self, of: DatasetId, name: &[u8]) -> bool {
-        self.tree.read().children(of).any(|(_, taken, _)| taken == name)
+        name == ZFS || self.tree.read().children(of).any(|(_, taken, _)| taken == name)
     }
 
     /// Stores most of what is dirty, between commits: what would leave stripes half empty stays, for more may follow.

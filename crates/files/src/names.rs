@@ -313,7 +313,7 @@ impl Volume {
             _ if !listed.is_empty() => Ok(listed),
             (Err(error), _) => Err(error.into()),
             (_, Some(corrupt)) => Err(corrupt.into()),
-            (Ok(()), None) if self.pool.damage().is_damaged(self.id(), dir.get(), 0..0) => {
+            (Ok(()), None) if self.pool.damage().is_damaged(self.dataset.owner(), dir.get(), 0..0) => {
                 match self
                     .dataset
                     .view()?

@@ -7,8 +7,9 @@
 //! Each operation is said once: its provided body finds the volumes that it is about and has them do it. A [`Mount`]
 //! and a [`View`](crate::View) of it differ only in their [`Seat`].
 
+use crate::control::{Object, SNAPSHOT, ZFS};
 use crate::error::{FsError, Result};
-use crate::mount::{Mount, Step};
+use crate::mount::Mount;
 use crate::names::NewInode;
 use crate::posix::*;
 use crate::read_data::ReadData;
@@ -18,9 +19,10 @@ use larder_format::items::{FIRST_COOKIE, MAX_NAME, ROOT_INODE};
 use larder_pool::{Class, Event};
 use std::sync::Arc;
 
-/// Cookies of `.` and `..`; those of junctions follow, by dataset.
+/// Cookies of `.`, `..` and a directory that is not stored; those of junctions follow, by dataset.
 const DOT: u64 = 1;
-const DOT_DOT: u64 = 2;
+pub(crate) const DOT_DOT: u64 = 2;
+const CONTROL: u64 = 3;
 /// Unit of `statfs`, bytes.
 const STATFS_UNIT: u32 = 4096;
 /// More inodes than anybody makes.
@@ -33,39 +35,63 @@ fn is_appended_to(handle: Handle) -> bool {
 }
 
 /// From where a mount is seen: as a whole, or from one of its datasets, whose root is the root then and whose
-/// look-ups are counted.
+/// look-ups are counted, or from a snapshot, of which nothing else is seen.
 #[derive(Clone, Copy)]
 pub struct Seat<'a> {
     mount: &'a Mount,
     root: Option<NodeId>,
+    snapshot: Option<&'a Arc<Volume>>,
 }
 
 impl<'a> Seat<'a> {
-    /// `root` is the root directory of a dataset that is attached without a parent.
-    pub(crate) fn new(mount: &'a Mount, root: Option<NodeId>) -> Self {
-        Self { mount, root }
+    /// `root` is the root directory of a dataset that is attached without a parent, or of `snapshot`.
+    pub(crate) fn new(mount: &'a Mount, root: Option<NodeId>, snapshot: Option<&'a Arc<Volume>>) -> Self {
+        Self { mount, root, snapshot }
     }
 
     /// A node as the mount knows it. File handles let programs ask for any number: what is not seen from here is
     /// [`FsError::Stale`].
     fn inner(self, node: NodeId) -> Result<NodeId> {
         let Some(root) = self.root else { return Ok(node) };
-        let ((top, _), (dataset, _)) = (root.unpack(), node.unpack());
-        match node {
-            NodeId::ROOT => Ok(root),
-            _ if dataset == top || self.mount.is_below(dataset, top) => Ok(node),
+        let ((top, _), (dataset, inode)) = (root.unpack(), node.unpack());
+        match self.snapshot {
+            _ if node == NodeId::ROOT => Ok(root),
+            Some(snapshot) if dataset == snapshot.id() => Ok(snapshot.node(inode)),
+            None if self.mount.is_within(dataset, top) => Ok(node),
             _ => Err(FsError::Stale),
         }
     }
 
     /// A node as it is shown.
     fn outer(self, node: NodeId) -> NodeId {
-        let node = self.mount.show_node(node);
-        if self.root == Some(node) { NodeId::ROOT } else { node }
+        if self.root == Some(node) {
+            return NodeId::ROOT;
+        }
+        match self.snapshot {
+            Some(snapshot) => NodeId::pack(snapshot.id(), node.unpack().1),
+            None => self.mount.show_node(node),
+        }
+    }
+
+    /// The object of a node that is shown.
+    fn object(self, node: NodeId) -> Result<Object> {
+        self.inner_object(self.inner(node)?)
+    }
+
+    fn inner_object(self, node: NodeId) -> Result<Object> {
+        match self.snapshot {
+            Some(snapshot) => Ok(Object::Inode(Arc::clone(snapshot), node.unpack().1)),
+            None => self.mount.object(node),
+        }
     }
 
     fn at(self, node: NodeId) -> Result<(Arc<Volume>, InodeId)> {
-        self.mount.at(self.inner(node)?)
+        self.object(node)?.stored()
+    }
+
+    /// As [`Seat::at`], of what is to be changed.
+    fn changing(self, node: NodeId) -> Result<(Arc<Volume>, InodeId)> {
+        self.object(node)?.changing()
     }
 
     fn show(self, attr: Attr) -> Attr {
@@ -74,7 +100,17 @@ impl<'a> Seat<'a> {
 
     /// Counts a look-up, if they are counted from here.
     fn hold(self, node: NodeId) -> Result<()> {
-        if self.root.is_some() { self.mount.hold(node) } else { Ok(()) }
+        match self.root.and_then(|_| self.mount.counted(node)) {
+            Some((volume, inode)) => volume.hold(inode),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes look-ups back. A volume that is not attached any more has forgotten everything.
+    fn forget(self, node: NodeId, lookups: u64) {
+        if let Some((volume, inode)) = self.mount.counted(node) {
+            volume.forget(inode, lookups);
+        }
     }
 
     /// As [`Seat::show`], of what an answer tells of, which is counted as a look-up. What was made may be removed
@@ -87,29 +123,35 @@ impl<'a> Seat<'a> {
     /// Attributes of the object that a name leads to.
     fn find(self, parent: NodeId, name: &[u8]) -> Result<Attr> {
         let parent = self.inner(parent)?;
-        if name == b"." {
-            let (volume, inode) = self.mount.at(parent)?;
-            return volume.getattr(inode);
+        let object = self.inner_object(parent)?;
+        if name == b"." || name == b".." && self.root == Some(parent) {
+            return object.getattr();
         }
-        match self.mount.step(parent, name)? {
-            Step::Junction(volume) => volume.getattr(ROOT_INODE),
-            Step::Entry(volume, dir) => volume.lookup(dir, name),
+        match object {
+            Object::Control(control) => control.find(self.mount, name)?.getattr(),
+            Object::Inode(volume, dir) => match self.mount.fixed(&volume, dir, name)? {
+                Some(object) => object.getattr(),
+                None => volume.lookup(dir, name),
+            },
         }
     }
 
     /// The directory, for a name that is to be made there.
     fn making(self, parent: NodeId, name: &[u8]) -> Result<(Arc<Volume>, InodeId)> {
-        match self.mount.step(self.inner(parent)?, name)? {
-            Step::Junction(_) => Err(FsError::Exists),
-            Step::Entry(volume, dir) => Ok((volume, dir)),
+        let (volume, dir) = self.changing(parent)?;
+        match self.mount.fixed(&volume, dir, name)? {
+            Some(_) => Err(FsError::Exists),
+            None => Ok((volume, dir)),
         }
     }
 
     /// The directory, for a name that is to be moved or removed.
     fn taking(self, parent: NodeId, name: &[u8]) -> Result<(Arc<Volume>, InodeId)> {
-        match self.mount.step(self.inner(parent)?, name)? {
-            Step::Junction(_) => Err(FsError::Busy),
-            Step::Entry(volume, dir) => Ok((volume, dir)),
+        let (volume, dir) = self.changing(parent)?;
+        match self.mount.fixed(&volume, dir, name)? {
+            Some(Object::Control(_)) => Err(FsError::ReadOnly),
+            Some(_) => Err(FsError::Busy),
+            None => Ok((volume, dir)),
         }
     }
 
@@ -121,6 +163,9 @@ impl<'a> Seat<'a> {
     fn open(self, volume: &Volume, inode: InodeId, flags: OpenFlags) -> Result<Handle> {
         if volume.getattr(inode)?.kind == FileKind::Directory {
             return Err(FsError::IsDirectory);
+        }
+        if flags.write || flags.truncate {
+            volume.check_writable()?;
         }
         let handle = self.mount.new_handle(flags);
         volume.acquire(inode, handle)?;
@@ -134,31 +179,41 @@ impl<'a> Seat<'a> {
         Ok(handle)
     }
 
-    /// `.`, `..` and the junctions of a directory, each with its cookie.
-    fn special(self, node: NodeId, volume: &Volume, dir: InodeId) -> Result<Vec<Special>> {
+    /// `.`, `..` and what else of a directory is none of a volume, each with its cookie.
+    fn special(self, node: NodeId, object: &Object) -> Result<Vec<Special>> {
         let above = self.find(node, b"..")?.node;
         let mut special = vec![
-            Special { cookie: DOT, node: volume.node(dir), name: b".".to_vec(), junction: None },
-            Special { cookie: DOT_DOT, node: above, name: b"..".to_vec(), junction: None },
+            Special { cookie: DOT, node: object.node(), name: b".".to_vec(), object: None },
+            Special { cookie: DOT_DOT, node: above, name: b"..".to_vec(), object: None },
         ];
-        if dir == ROOT_INODE {
-            special.extend(self.mount.junctions(volume.id()).into_iter().map(|(id, name, child)| Special {
-                cookie: DOT_DOT + 1 + id.get(),
-                node: NodeId::pack(id, ROOT_INODE),
-                name,
-                junction: Some(child),
-            }));
+        let mut add = |cookie, name: &[u8], object: Object| {
+            special.push(Special { cookie, node: object.node(), name: name.to_vec(), object: Some(object) });
+        };
+        match object {
+            Object::Control(control) => {
+                control.below().into_iter().for_each(|below| add(CONTROL, SNAPSHOT, below));
+            }
+            Object::Inode(volume, ROOT_INODE) if !volume.dataset().is_snapshot() => {
+                if self.mount.is_snapdir_visible(volume.id()) {
+                    add(CONTROL, ZFS, Object::zfs(Arc::clone(volume)));
+                }
+                for (id, name, child) in self.mount.junctions(volume.id()) {
+                    add(CONTROL + id.get(), &name, Object::Inode(child, ROOT_INODE));
+                }
+            }
+            Object::Inode(..) => {}
         }
         Ok(special)
     }
 }
 
-/// An entry of a directory that is none of its volume.
+/// An entry of a directory that is none of a volume.
 struct Special {
     cookie: u64,
     node: NodeId,
     name: Vec<u8>,
-    junction: Option<Arc<Volume>>,
+    /// None for `.` and `..`, whose attributes nobody asks for.
+    object: Option<Object>,
 }
 
 /// A mounted tree of files. Calls may come from any number of threads.
@@ -210,23 +265,23 @@ pub trait Ops: Send + Sync {
 
     /// The kernel forgets `lookups` references to `node`.
     fn forget(&self, node: NodeId, lookups: u64) {
-        // A volume that is not attached any more has forgotten everything.
-        if let Ok((volume, inode)) = self.seat().and_then(|seat| seat.at(node)) {
-            volume.forget(inode, lookups);
+        if let Ok(seat) = self.seat()
+            && let Ok(node) = seat.inner(node)
+        {
+            seat.forget(node, lookups);
         }
     }
 
     /// Attributes.
     fn getattr(&self, node: NodeId) -> Result<Attr> {
         let seat = self.seat()?;
-        let (volume, inode) = seat.at(node)?;
-        Ok(seat.show(volume.getattr(inode)?))
+        Ok(seat.show(seat.object(node)?.getattr()?))
     }
 
     /// Changes attributes and gives the new ones.
     fn setattr(&self, node: NodeId, set: &SetAttr, caller: &Caller) -> Result<Attr> {
         let seat = self.seat()?;
-        let (volume, inode) = seat.at(node)?;
+        let (volume, inode) = seat.changing(node)?;
         Ok(seat.show(volume.setattr(inode, set)?))
     }
 
@@ -270,7 +325,7 @@ pub trait Ops: Send + Sync {
         let seat = self.seat()?;
         let (volume, dir) = seat.making(new_parent, new_name)?;
         let (from, inode) = seat.at(node)?;
-        if from.id() != volume.id() {
+        if from.number() != volume.number() {
             return Err(FsError::CrossDevice);
         }
         Ok(seat.show_held(volume.link(inode, dir, new_name)?))
@@ -300,7 +355,7 @@ pub trait Ops: Send + Sync {
         let seat = self.seat()?;
         let (volume, dir) = seat.taking(parent, name)?;
         let (to, new_dir) = seat.taking(new_parent, new_name)?;
-        if volume.id() != to.id() {
+        if volume.number() != to.number() {
             return Err(FsError::CrossDevice);
         }
         volume.rename(dir, name, new_dir, new_name, flags)
@@ -366,7 +421,7 @@ pub trait Ops: Send + Sync {
         caller: &Caller,
     ) -> Result<(Attr, Handle)> {
         let seat = self.seat()?;
-        let (volume, dir) = seat.at(parent)?;
+        let (volume, dir) = seat.changing(parent)?;
         let attr = volume.tmpfile(dir, perm, !flags.exclusive, caller)?;
         Ok((seat.show_held(attr), seat.mount.new_handle(flags)))
     }
@@ -386,7 +441,7 @@ pub trait Ops: Send + Sync {
         data: &[u8],
         kill_suidgid: bool,
     ) -> Result<u32> {
-        let (volume, inode) = self.seat()?.at(node)?;
+        let (volume, inode) = self.seat()?.changing(node)?;
         let offset = (!is_appended_to(handle)).then_some(offset);
         volume.write(inode, offset, data, kill_suidgid)
     }
@@ -399,8 +454,7 @@ pub trait Ops: Send + Sync {
 
     /// The last descriptor of `handle` is closed.
     fn release(&self, node: NodeId, handle: Handle) -> Result<()> {
-        let (volume, inode) = self.seat()?.at(node)?;
-        volume.release(inode, handle)
+        self.seat()?.object(node)?.release(handle)
     }
 
     /// Returns when the file's data and size (and, unless `datasync`, all else of it) are durable. What was written
@@ -412,7 +466,7 @@ pub trait Ops: Send + Sync {
 
     /// Changes what a range of the file occupies.
     fn fallocate(&self, node: NodeId, handle: Handle, offset: u64, len: u64, mode: Allocate) -> Result<()> {
-        let (volume, inode) = self.seat()?.at(node)?;
+        let (volume, inode) = self.seat()?.changing(node)?;
         volume.allocate(inode, offset, len, mode)
     }
 
@@ -432,24 +486,16 @@ pub trait Ops: Send + Sync {
     ) -> Result<u64> {
         let seat = self.seat()?;
         let ((from, _, from_offset), (to, handle, to_offset)) = (from, to);
-        let (from, to) = (seat.inner(from)?, seat.inner(to)?);
+        let ((source, inode), (target, to)) = (seat.at(from)?, seat.changing(to)?);
         if is_appended_to(handle) {
             return Err(FsError::BadHandle);
         }
-        Ok(seat.mount.copy_range((from, from_offset), (to, to_offset), len)?.bytes)
+        Ok(target.copy_range((&source, inode, from_offset), to, to_offset, len)?.bytes)
     }
 
     /// Opens a directory.
     fn opendir(&self, node: NodeId) -> Result<Handle> {
-        let (volume, inode) = self.seat()?.at(node)?;
-        if volume.getattr(inode)?.kind != FileKind::Directory {
-            return Err(FsError::NotDirectory);
-        }
-        match volume.acquire(inode, DIRECTORY) {
-            // Names that can be read are listed, so that they can be removed.
-            Err(FsError::Damaged(_)) => {}
-            acquired => acquired?,
-        }
+        self.seat()?.object(node)?.opendir(DIRECTORY)?;
         Ok(DIRECTORY)
     }
 
@@ -465,24 +511,24 @@ pub trait Ops: Send + Sync {
         emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
         let seat = self.seat()?;
-        let (volume, dir) = seat.at(node)?;
+        let object = seat.object(node)?;
         let mut emit = |entry: DirEntry<'_>| {
             // Without attributes it is no look-up, and the caller looks it up when somebody wants it.
             let held = entry.attr.filter(|attr| seat.hold(attr.node).is_ok());
             let attr = held.map(|attr| seat.show(*attr));
             let taken = emit(DirEntry { node: seat.outer(entry.node), attr: attr.as_ref(), ..entry });
             if let Some(held) = held.filter(|_| !taken && seat.root.is_some()) {
-                seat.mount.forget(held.node, 1);
+                seat.forget(held.node, 1);
             }
             taken
         };
-        if cookie == 0 {
-            volume.listing_begins(dir)?;
+        if let (0, Object::Inode(volume, dir)) = (cookie, &object) {
+            volume.listing_begins(*dir)?;
         }
-        let special = if cookie < FIRST_COOKIE { seat.special(node, &volume, dir)? } else { Vec::new() };
+        let special = if cookie < FIRST_COOKIE { seat.special(node, &object)? } else { Vec::new() };
         for entry in special.iter().filter(|entry| entry.cookie > cookie) {
-            let attr = match &entry.junction {
-                Some(child) if plus => Some(child.getattr(ROOT_INODE)?),
+            let attr = match &entry.object {
+                Some(object) if plus => Some(object.getattr()?),
                 _ => None,
             };
             let taken = emit(DirEntry {
@@ -496,13 +542,23 @@ pub trait Ops: Send + Sync {
                 return Ok(());
             }
         }
+        let (volume, dir) = match object {
+            Object::Inode(volume, dir) => (volume, dir),
+            Object::Control(control) => {
+                control.list(seat.mount, cookie, &mut emit);
+                return Ok(());
+            }
+        };
+        let is_shown = |name: &[u8]| {
+            dir != ROOT_INODE || volume.dataset().is_snapshot() || !seat.mount.hides(volume.id(), name)
+        };
         let mut at = cookie;
         loop {
             let entries = volume.list(dir, at)?;
             let Some(last) = entries.last() else { return Ok(()) };
             at = last.cookie;
             for entry in entries {
-                if dir == ROOT_INODE && seat.mount.hides(volume.id(), &entry.name) {
+                if !is_shown(&entry.name) {
                     continue;
                 }
                 // Removed since it was listed: without attributes the caller looks it up, and sees.
@@ -531,45 +587,47 @@ pub trait Ops: Send + Sync {
 
     /// Returns when the directory's names are durable.
     fn fsyncdir(&self, node: NodeId, handle: Handle, datasync: bool) -> Result<()> {
-        let (volume, inode) = self.seat()?.at(node)?;
-        volume.fsync(inode, handle)
+        self.seat()?.object(node)?.fsync(handle)
     }
 
     /// The value of an extended attribute. Access lists are those of Linux (`system.posix_acl_access`,
     /// `system.posix_acl_default`), kept in step with the permissions; where the dataset has none, they are
     /// absent ([`crate::FsError::NoAttr`]), and cannot be set ([`crate::FsError::NotSupported`]).
     fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
-        let (volume, inode) = self.seat()?.at(node)?;
-        volume.getxattr(inode, name)
+        self.seat()?.object(node)?.getxattr(name)
     }
 
     /// Sets an extended attribute: name 1 to 255 bytes, value up to 64 KiB.
     fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        let (volume, inode) = self.seat()?.at(node)?;
+        let (volume, inode) = self.seat()?.changing(node)?;
         volume.setxattr(inode, name, value, mode)
     }
 
     /// The names of all extended attributes, each with a NUL behind it.
     fn listxattr(&self, node: NodeId) -> Result<Vec<u8>> {
-        let (volume, inode) = self.seat()?.at(node)?;
-        volume.listxattr(inode)
+        self.seat()?.object(node)?.listxattr()
     }
 
     /// Takes an extended attribute away.
     fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
-        let (volume, inode) = self.seat()?.at(node)?;
+        let (volume, inode) = self.seat()?.changing(node)?;
         volume.removexattr(inode, name)
     }
 
-    /// The space of the dataset that the node is in.
+    /// The space of the dataset that the node is in. A snapshot takes what it refers to and has as much room, as in ZFS.
     fn statfs(&self, node: NodeId) -> Result<StatFs> {
         let seat = self.seat()?;
-        let (volume, _) = seat.at(node)?;
-        let space = seat.mount.pool.space_of(volume.dataset());
+        let object = seat.object(node)?;
+        let dataset = object.volume().dataset();
+        let space = seat.mount.pool.space_of(dataset);
+        let size = match dataset.is_snapshot() {
+            true => dataset.usage().referenced + space.available,
+            false => space.size,
+        };
         let unit = u64::from(STATFS_UNIT);
         Ok(StatFs {
             block_size: STATFS_UNIT,
-            blocks: space.size / unit,
+            blocks: size / unit,
             free: space.available / unit,
             available: space.available / unit,
             files: FILES,
@@ -587,6 +645,6 @@ pub trait Ops: Send + Sync {
 
 impl Ops for Mount {
     fn seat(&self) -> Result<Seat<'_>> {
-        Ok(Seat::new(self, None))
+        Ok(Seat::new(self, None, None))
     }
 }

@@ -84,7 +84,7 @@ impl<'a> File<'a> {
 
     /// Where its turn comes.
     fn order(&self) -> (u64, InodeId) {
-        (self.volume.id().get(), self.id())
+        (self.volume.number().get(), self.id())
     }
 
     /// As many extents over a range as one operation shares, and one more; `item` is the inode.
@@ -144,9 +144,7 @@ impl Volume {
         offset: u64,
         len: u64,
     ) -> Result<Copied> {
-        if self.dataset.settings().readonly {
-            return Err(FsError::ReadOnly);
-        }
+        self.check_writable()?;
         let pair = Pair { source: File::new(source.0, source.1)?, target: File::new(self, id)? };
         let size = pair.source.inode.lock()?.live.size;
         let all = Stretch { from: source.2, to: offset, len: len.min(size.saturating_sub(source.2)) };

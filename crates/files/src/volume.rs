@@ -40,6 +40,8 @@ struct Shard {
 pub struct Volume {
     pub(crate) pool: Arc<Pool>,
     pub(crate) dataset: Arc<Dataset>,
+    /// Stands for the dataset in the numbers of nodes.
+    number: DatasetId,
     cache: Vec<Mutex<Shard>>,
     /// Held by whoever changes names. See [`crate::inode`] for the order of locks.
     pub(crate) names: Mutex<()>,
@@ -121,14 +123,27 @@ pub(crate) fn new_item(kind: FileKind, perm: u16, (uid, gid): (u32, u32), time: 
 }
 
 impl Volume {
-    /// Opens a dataset. An empty one gets its root directory, which belongs to `owner`: user and group.
+    /// Opens a dataset. An empty one gets its root directory, which belongs to `owner`: user and group. Nothing is
+    /// changed in a snapshot.
     ///
     /// # Errors
-    /// When its tree cannot be read, or not be written though it is empty.
+    /// When its tree cannot be read, or not be written though it is empty; [`FsError::NotFound`] for an empty snapshot.
     pub fn open(pool: Arc<Pool>, dataset: Arc<Dataset>, owner: (u32, u32)) -> Result<Arc<Self>> {
+        let number = dataset.id();
+        Self::open_as(number, pool, dataset, owner)
+    }
+
+    /// As [`Volume::open`]; `number` stands for the dataset in the numbers of nodes.
+    pub(crate) fn open_as(
+        number: DatasetId,
+        pool: Arc<Pool>,
+        dataset: Arc<Dataset>,
+        owner: (u32, u32),
+    ) -> Result<Arc<Self>> {
         let volume = Arc::new(Self {
             pool,
             dataset,
+            number,
             cache: (0..SHARDS).map(|_| Mutex::default()).collect(),
             names: Mutex::default(),
             dirty: Mutex::default(),
@@ -139,6 +154,10 @@ impl Volume {
             flush_from: Mutex::new(ROOT_INODE),
             ids: IdLease::default(),
         });
+        if volume.dataset.is_snapshot() {
+            volume.inode(ROOT_INODE)?;
+            return Ok(volume);
+        }
         match volume.pool.enter() {
             // One id is given up, so that the next commit has the others: import may have moved them.
             Ok(op) => volume.dataset.update(&op, |tree| {
@@ -171,29 +190,35 @@ impl Volume {
         &self.dataset
     }
 
+    /// Stands for the dataset in the numbers of nodes: its id, or what the mount has given to a snapshot.
+    pub(crate) fn number(&self) -> DatasetId {
+        self.number
+    }
+
     /// An inode's number as the mount shows it.
     pub(crate) fn node(&self, id: InodeId) -> NodeId {
-        NodeId::pack(self.id(), id)
+        NodeId::pack(self.number, id)
     }
 
     pub(crate) fn now(&self) -> Timestamp {
         self.pool.store().clock().now()
     }
 
+    /// Refuses to change what nobody may.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.dataset.settings().readonly { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
     /// Enters an operation that changes the dataset on a user's behalf.
     pub(crate) fn enter(&self) -> Result<Op<'_>> {
-        if self.dataset.settings().readonly {
-            return Err(FsError::ReadOnly);
-        }
+        self.check_writable()?;
         self.pool.make_changes_fit()?;
         Ok(self.pool.enter()?)
     }
 
     /// The same for what takes data away, which a commit may have to get ahead of.
     pub(crate) fn enter_removing(&self) -> Result<(RwLockReadGuard<'_, ()>, Op<'_>)> {
-        if self.dataset.settings().readonly {
-            return Err(FsError::ReadOnly);
-        }
+        self.check_writable()?;
         self.pool.make_changes_fit()?;
         let removing = self.pool.removing();
         Ok((removing, self.pool.enter()?))

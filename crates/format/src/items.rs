@@ -31,6 +31,8 @@ pub const SYMLINK: u8 = 132;
 pub const ROOT_INODE: InodeId = InodeId::new(1);
 /// The greatest inode id: it shares a number of 64 bits with the dataset's.
 pub const MAX_INODE: u64 = (1 << 40) - 1;
+/// The last inode id that is given out; those above stand for directories that are not stored.
+pub const LAST_INODE: u64 = MAX_INODE - 2;
 /// Inode ids that may be given out beyond what a commit says is the next: import after a crash passes over as many.
 pub const INODE_LEASE: u64 = 1 << 16;
 /// The greatest dataset id. Ids are not reused: a dataset a second for half a year.

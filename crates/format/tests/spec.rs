@@ -268,6 +268,7 @@ fn coded_constants() -> BTreeMap<String, u128> {
         items::MAX_DATASET,
         items::MAX_FILE,
         items::MAX_INODE,
+        items::LAST_INODE,
         items::INODE_LEASE,
         items::MAX_NAME,
         items::MAX_RECORD,

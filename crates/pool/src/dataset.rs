@@ -4,7 +4,7 @@ use crate::ledger::HEAD;
 use crate::op::Op;
 use crate::shared::Shared;
 use larder_format::checksum::ChecksumKind;
-use larder_format::items::{MAX_INODE, NameKey, valid_record_size};
+use larder_format::items::{LAST_INODE, NameKey, valid_record_size};
 use larder_format::node::Key;
 use larder_format::tables::{DatasetRecord, SnapshotRecord};
 use larder_format::{BlockId, BlockPtr, DatasetId, InodeId, Timestamp};
@@ -532,7 +532,7 @@ impl Update<'_> {
 
     /// A fresh inode id; none when all have been given out.
     pub fn allocate_inode(&mut self) -> Option<InodeId> {
-        let id = Some(self.state.record.next_inode).filter(|&id| id <= MAX_INODE)?;
+        let id = Some(self.state.record.next_inode).filter(|&id| id <= LAST_INODE)?;
         self.state.record.next_inode = id + 1;
         self.touch();
         Some(InodeId::new(id))

@@ -228,14 +228,19 @@ impl Damage {
     }
 
     /// Whether a range of a file is known to be damaged, or the tree near it; at once where nothing is.
-    pub fn is_damaged(&self, dataset: DatasetId, inode: u64, range: Range<u64>) -> bool {
+    pub fn is_damaged(
+        &self,
+        (dataset, snapshot): (DatasetId, BlockId),
+        inode: u64,
+        range: Range<u64>,
+    ) -> bool {
         if self.count.load(Ordering::Acquire) == 0 {
             return false;
         }
         let all = |inode| {
             let (none, most) = (BlockId::new(0), BlockId::new(u64::MAX));
-            (dataset, HEAD, inode, DamageKind::Data, 0, none)
-                ..=(dataset, HEAD, inode, DamageKind::Node, u64::MAX, most)
+            (dataset, snapshot, inode, DamageKind::Data, 0, none)
+                ..=(dataset, snapshot, inode, DamageKind::Node, u64::MAX, most)
         };
         let ledger = self.ledger.lock();
         let mut nodes = ledger.entries.range(all(0));

@@ -90,6 +90,18 @@ impl Pool {
         self.snapshots.lock().of(dataset).map(|snapshot| snapshot.record.clone()).collect()
     }
 
+    /// Up to `max` snapshots of a dataset whose high ids are greater than `after`, oldest first.
+    pub fn snapshots_after(&self, dataset: DatasetId, after: BlockId, max: usize) -> Vec<SnapshotRecord> {
+        let snapshots = self.snapshots.lock();
+        let records = snapshots.of(dataset).map(|snapshot| &snapshot.record);
+        records.filter(|record| record.high > after).take(max).cloned().collect()
+    }
+
+    /// The newest snapshot of a dataset.
+    pub fn newest_snapshot(&self, dataset: DatasetId) -> Option<SnapshotRecord> {
+        self.snapshots.lock().of(dataset).next_back().map(|snapshot| snapshot.record.clone())
+    }
+
     /// Looks into a snapshot.
     ///
     /// # Errors
@@ -243,9 +255,12 @@ impl Pool {
     /// When there is no such snapshot.
     pub fn snapshot_dataset(&self, dataset: DatasetId, name: &str) -> Result<Arc<Dataset>> {
         let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
-        let snapshots = self.snapshots.lock();
-        let snapshot = snapshots.named(dataset, name)?;
-        Ok(Arc::new(Dataset::of_snapshot(&head, &snapshot.record, Arc::clone(&snapshot.viewed))))
+        let (record, viewed) = {
+            let snapshots = self.snapshots.lock();
+            let snapshot = snapshots.named(dataset, name)?;
+            (snapshot.record.clone(), Arc::clone(&snapshot.viewed))
+        };
+        Ok(Arc::new(Dataset::of_snapshot(&head, &record, viewed)))
     }
 
     /// Refuses when a dataset has snapshots, or is about to have one.

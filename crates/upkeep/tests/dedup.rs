@@ -8,6 +8,7 @@ use larder_format::checksum::ChecksumKind;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::{ByteLen, DeviceOffset};
+use larder_pool::ledger::HEAD;
 use larder_pool::{Look, NewRecord, Pool, PoolError, ROOT_DATASET};
 use larder_sim::SimWorld;
 
@@ -244,7 +245,7 @@ fn what_is_known_to_be_lost_is_stored_anew_when_it_is_written_again() {
     pool.store().drop_caches();
     assert!(pool.store().read(lost).is_err());
     // As whoever read it tells.
-    pool.damage().note_unreadable(dataset.id(), 12, 0, LEN as u64, lost.id);
+    pool.damage().note_unreadable((dataset.id(), HEAD), 12, 0, LEN as u64, lost.id);
     // From a backup, over the old one.
     put(&pool, "tank", 12, 2..3);
     put(&pool, "tank", 20, 0..2);

@@ -6,6 +6,7 @@ use larder_format::block::{BLOCK_MAGIC, BlockKind, CheckedHeader};
 use larder_format::items;
 use larder_format::node::Key;
 use larder_format::{BlockId, ByteLen, DeviceOffset};
+use larder_pool::ledger::HEAD;
 use larder_pool::{Look, ROOT_DATASET};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,7 +82,7 @@ pub fn rot_record(bed: &Bed, node: NodeId, offset: u64) {
 }
 
 /// Rots the record that a file has in a dataset or snapshot.
-fn rot_record_in(bed: &Bed, view: &impl Look, node: NodeId, offset: u64) {
+pub fn rot_record_in(bed: &Bed, view: &impl Look, node: NodeId, offset: u64) {
     let (_, inode) = id_of(bed, node);
     let value = view.get(&Key::new(inode.get(), items::EXTENT, offset)).unwrap().expect("an extent");
     let id = items::Extent::decode(&value).unwrap().ptr.id;
@@ -259,7 +260,7 @@ fn what_was_removed_is_named_no_more_however_long_that_takes() {
     settle(&bed);
     assert_eq!(bed.upkeep.damage.known(), []);
     // A reader that began before finds the damage only now.
-    bed.pool.damage().note_unreadable(dataset, inode.get(), entry.offset, entry.len, entry.block);
+    bed.pool.damage().note_unreadable((dataset, HEAD), inode.get(), entry.offset, entry.len, entry.block);
     assert_eq!(bed.upkeep.damage.known(), []);
     check(&bed);
 }
@@ -324,7 +325,7 @@ fn scrub(bed: &Bed) {
     name_lost(bed);
 }
 
-fn set(names: &[&str]) -> BTreeSet<String> {
+pub fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| name.to_string()).collect()
 }
 

@@ -22,5 +22,6 @@ mod quota;
 mod replay;
 mod semantics;
 mod share;
+mod snapshots;
 mod synced;
 mod threads;

@@ -4,7 +4,7 @@ use crate::bed::{Bed, READ_WRITE, ROOT, USER};
 use crate::quota::dataset;
 use larder_files::*;
 use larder_format::InodeId;
-use larder_format::items::{MAX_DATASET, MAX_INODE};
+use larder_format::items::{LAST_INODE, MAX_DATASET};
 use larder_pool::{PoolError, ROOT_DATASET, Refusal};
 use std::collections::BTreeMap;
 
@@ -418,7 +418,7 @@ fn numbers_of_datasets_and_inodes_end_with_a_refusal() {
     }
     let (op, root) = (bed.pool.enter().unwrap(), bed.pool.dataset(ROOT_DATASET).unwrap());
     root.update(&op, |tree| {
-        tree.note_inode(InodeId::new(MAX_INODE - 1));
+        tree.note_inode(InodeId::new(LAST_INODE - 1));
         Ok::<_, PoolError>(())
     })
     .unwrap();
