@@ -33,7 +33,6 @@ mod roster;
 mod status;
 #[cfg(test)]
 mod tests;
-mod to_come;
 mod world;
 
 pub use labels::clear_label;

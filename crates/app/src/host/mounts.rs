@@ -12,7 +12,6 @@
 //! from the top down. Kernel caches are told about junctions that come and go.
 
 use super::holders;
-use super::to_come::{LetGo as _, OfSnapshot as _};
 use crate::api::name::printable;
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_app::fuse::{self, Invalidator, Life, MountHandle, MountOptions, NotUnmounted};
@@ -468,9 +467,8 @@ impl Mounts {
 
     /// Whether nothing in a junction is open.
     fn wait_until_closed(&self, id: DatasetId, path: &Path) -> Result<(), String> {
-        let Some(volume) = self.mount.volume(id) else { return Ok(()) };
         for turn in 1.. {
-            match volume.open_count() {
+            match self.mount.open_count(id) {
                 0 => break,
                 count if is_held(path, None, turn) => {
                     return Err(format!("{count} files or folders in it are open"));
@@ -501,7 +499,13 @@ impl Mounts {
 
     fn show_snapshot(&mut self, record: &SnapshotRecord, path: &Path, name: &str) -> Result<()> {
         fuse::clear_stale(path).ok();
-        let view = View::of_snapshot(Arc::clone(&self.mount), record.dataset, &record.name)?;
+        let view = View::of_snapshot(Arc::clone(&self.mount), record.dataset, &record.name);
+        let view = view.map_err(|error| match error {
+            FsError::NotFound => {
+                ApiError::new(ErrorKind::NotFound, "there is nothing in it, not even its top folder")
+            }
+            error => error.into(),
+        })?;
         let options = MountOptions {
             read_only: true,
             allow_other: rustix::process::geteuid().is_root(),
@@ -567,6 +571,14 @@ impl Mounts {
                 // One that cannot be mounted again shows as unmounted.
                 let _ = self.mount_snapshot(&record, &path);
             }
+        }
+    }
+
+    /// Tells the kernel that a name in `.zfs/snapshot` of a dataset is another's now, or is there, or gone.
+    pub fn tell_of_snapshot(&self, dataset: DatasetId, name: &str) {
+        if let Some((invalidator, _)) = self.invalidator(dataset) {
+            // A kernel that does not know the name has nothing to forget.
+            let _ = invalidator.entry(NodeId::of_snapshots(dataset), name.as_bytes());
         }
     }
 

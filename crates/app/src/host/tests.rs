@@ -616,7 +616,6 @@ fn snapshots_are_shown_behind_their_dataset_as_they_were_taken() {
         ("creation", record.created.secs.to_string()),
         ("createtxg", record.commit.to_string()),
         ("referenced", record.referenced.to_string()),
-        ("written", record.referenced.to_string()),
         ("compressratio", "1.00".to_owned()),
         ("defer_destroy", "off".to_owned()),
         ("org.example:keep", "yes".to_owned()),

@@ -4,7 +4,6 @@
 use super::super::Host;
 use super::super::live::Live;
 use super::super::mounts::{below, id_of, mountpoint};
-use super::super::to_come::SnapshotSpace as _;
 use super::family;
 use crate::api::fs::Get;
 use crate::api::name::check_snapshot;
@@ -96,12 +95,11 @@ impl Looking<'_> {
             }
             asked => asked.to_vec(),
         };
-        for (at, record) in records.iter().enumerate() {
+        for record in &records {
             let is_named = named.as_mut().is_some_and(|named| named.remove(record.name.as_str()));
             let name = format!("{full}@{}", record.name);
             if all || (is_named && request.names_snapshot(&name)) {
-                let before = at.checked_sub(1).map(|before| &records[before]);
-                let value = |property: &String| self.of_snapshot(dataset, record, before, &name, property);
+                let value = |property: &String| self.of_snapshot(dataset, record, &name, property);
                 let properties = names.iter().filter_map(value).collect();
                 items.push(Item { name, kind: ItemKind::Snapshot, properties });
             }
@@ -182,12 +180,7 @@ impl Looking<'_> {
             }
             "createtxg" => return told(name, dataset.birth()),
             "guid" => return told(name, dataset.guid()),
-            "written" => {
-                return match pool.snapshots(id).last() {
-                    Some(newest) => told(name, pool.written_since(id, Some(&newest.name)).ok()?),
-                    None => told(name, dataset.usage().referenced),
-                };
-            }
+            "written" => return told(name, pool.written(id, None, None).ok()?),
             "mountpoint" => {
                 let (value, from) = mountpoint(pool, dataset);
                 let value = match value.strip_prefix('/') {
@@ -204,7 +197,7 @@ impl Looking<'_> {
             _ => {}
         }
         if let Some(snapshot) = properties::since(name) {
-            return told(name, pool.written_since(id, Some(snapshot)).ok()?);
+            return told(name, pool.written(id, None, Some(snapshot)).ok()?);
         }
         let known = properties::dataset(name);
         if known.is_some_and(|known| known.access == property::Access::ReadOnly) {
@@ -219,12 +212,11 @@ impl Looking<'_> {
         Some(PropertyValue { name: name.to_owned(), value: effective.value, source })
     }
 
-    /// A property of the snapshot `record` of `dataset`; `before` is the one that was taken before it.
+    /// A property of the snapshot `record` of `dataset`.
     fn of_snapshot(
         &self,
         dataset: &Dataset,
         record: &SnapshotRecord,
-        before: Option<&SnapshotRecord>,
         full: &str,
         name: &str,
     ) -> Option<PropertyValue> {
@@ -246,10 +238,13 @@ impl Looking<'_> {
             "userrefs" => told(name, 0),
             "defer_destroy" => told(name, "off"),
             "clones" => told(name, ""),
-            // The engine cannot tell what was written between two snapshots.
-            "written" if before.is_none() => told(name, record.referenced),
+            "written" => told(name, pool.written(record.dataset, Some(&record.name), None).ok()?),
             "mounted" => at().and_then(|_| told(name, "yes")),
             "mountpoint" => told(name, at()?.to_string_lossy()),
+            _ if name.starts_with("written@") => {
+                let since = properties::since(name)?;
+                told(name, pool.written(record.dataset, Some(&record.name), Some(since)).ok()?)
+            }
             _ if property::is_user(name) => {
                 let effective = pool.effective(dataset.id(), name)?;
                 let from = match effective.source {

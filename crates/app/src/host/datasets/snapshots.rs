@@ -4,7 +4,6 @@ use super::super::Host;
 use super::super::error::NOTHING_CHANGED;
 use super::super::live::Live;
 use super::super::mounts::Mounts;
-use super::super::to_come::SnapshotSpace as _;
 use super::{family, found};
 use crate::api::fs::Destroyed;
 use crate::api::name::{MAX_NAME, check_snapshot, pool_of};
@@ -54,7 +53,7 @@ pub fn snapshot(host: &Host, request: &Snapshot) -> Result<Taken> {
     let (dataset, _) = check_snapshot(first)?;
     let (live, _) = host.dataset(dataset)?;
     // Names change under this lock alone.
-    let _mounts = live.mounts.lock();
+    let mounts = live.mounts.lock();
     let (mut wanted, mut seen) = (Vec::new(), BTreeSet::new());
     for name in &request.names {
         let (dataset, own) = check_snapshot(name)?;
@@ -70,7 +69,10 @@ pub fn snapshot(host: &Host, request: &Snapshot) -> Result<Taken> {
         return Err(ApiError::usage(message).safe(NOTHING_CHANGED));
     }
     match live.pool.snapshot_all(wanted.clone()) {
-        Ok(_) => Ok(Taken { taken: names }),
+        Ok(_) => {
+            wanted.iter().for_each(|(dataset, own)| mounts.tell_of_snapshot(*dataset, own));
+            Ok(Taken { taken: names })
+        }
         Err(PoolError::Exists(_)) => Err(taken(&live, &wanted, &names)),
         Err(error) => {
             let doing = format!("cannot create snapshot '{first}'");
@@ -170,8 +172,12 @@ pub fn end<'a>(live: &Live, mounts: &mut Mounts, going: impl IntoIterator<Item =
         return Err(busy(lines).hint(why.join("; ")));
     }
     let each = going.iter().flat_map(|one| one.names().into_iter().map(|name| (one.dataset, name)));
-    match live.pool.destroy_snapshots(&each.collect::<Vec<_>>()) {
-        Ok(()) => Ok(()),
+    let each: Vec<_> = each.collect();
+    match live.pool.destroy_snapshots(&each) {
+        Ok(()) => {
+            each.iter().for_each(|(dataset, name)| mounts.tell_of_snapshot(*dataset, name));
+            Ok(())
+        }
         Err(PoolError::Busy(text)) => {
             // It says which; a name may begin as another does.
             let names: Vec<_> = going.iter().flat_map(|one| one.full_names(live)).collect();
@@ -192,7 +198,7 @@ pub fn rename(host: &Host, request: &RenameSnapshot) -> Result<Done> {
     let ((dataset, from), (_, to)) = (check_snapshot(&request.from)?, check_snapshot(&request.to)?);
     let (live, _) = host.dataset(dataset)?;
     // Names change under this lock alone.
-    let _mounts = live.mounts.lock();
+    let mounts = live.mounts.lock();
     let top = found(&live, dataset)?;
     let has = |dataset: DatasetId, name: &str| {
         live.pool.snapshots(dataset).iter().any(|record| record.name == name)
@@ -223,5 +229,9 @@ pub fn rename(host: &Host, request: &RenameSnapshot) -> Result<Done> {
     };
     let renamed = rename();
     renamed.map_err(|error| ApiError::from(error).within(doing).of_pool(pool_of(dataset)))?;
+    for (dataset, from, to) in &renames {
+        mounts.tell_of_snapshot(*dataset, from);
+        mounts.tell_of_snapshot(*dataset, to);
+    }
     Ok(Done {})
 }
