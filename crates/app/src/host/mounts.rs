@@ -594,7 +594,7 @@ impl Mounts {
     /// Has nobody look into a snapshot any more by `.zfs`.
     ///
     /// # Errors
-    /// Who still does, in words: a mount of its own, or an open file.
+    /// The reason in words: a mount of its own, or a file that is open, and who has it.
     pub fn let_go_of_snapshot(&mut self, record: &SnapshotRecord) -> Result<(), String> {
         self.bury_dead();
         if let Some(path) = self.table.path_of_snapshot(id_of(record)) {

@@ -52,7 +52,7 @@ pub fn get(host: &Host, request: &Get) -> Result<Items> {
 /// A look at a pool's datasets, for one request.
 struct Looking<'a> {
     live: &'a Live,
-    /// What the snapshots of datasets hold, where it is known already.
+    /// Bytes that only the snapshots of datasets hold, where they are known already.
     held: RefCell<BTreeMap<DatasetId, Option<u64>>>,
 }
 
@@ -122,7 +122,7 @@ impl Looking<'_> {
         names
     }
 
-    /// What only the snapshots of a dataset hold, all of them together; none where that cannot be read.
+    /// Bytes that only the snapshots of a dataset hold, all of them together; none where that cannot be read.
     fn held(&self, dataset: DatasetId) -> Option<u64> {
         let known = self.held.borrow().get(&dataset).copied();
         known.unwrap_or_else(|| {
