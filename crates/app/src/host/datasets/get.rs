@@ -13,7 +13,7 @@ use larder_format::tables::SnapshotRecord;
 use larder_pool::{Dataset, PropertySource, Usage, property};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::rc::Rc;
 
 /// Snapshots that are asked for by name, by their dataset.
 type Named<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
@@ -33,10 +33,9 @@ pub fn get(host: &Host, request: &Get) -> Result<Items> {
     let pools = host.pools_named(&[])?;
     let mut datasets = Vec::new();
     for live in &pools {
-        let looking = Arc::new(Looking { live, held: RefCell::default() });
+        let looking = Rc::new(Looking { live, held: RefCell::default() });
         let all = family(live, larder_pool::ROOT_DATASET).into_iter();
-        datasets
-            .extend(all.map(|dataset| (live.pool.full_name(dataset.id()), dataset, Arc::clone(&looking))));
+        datasets.extend(all.map(|dataset| (live.pool.full_name(dataset.id()), dataset, Rc::clone(&looking))));
     }
     datasets.sort_by(|a, b| a.0.split('/').cmp(b.0.split('/')));
     let mut items = Vec::new();
