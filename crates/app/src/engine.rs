@@ -9,6 +9,7 @@ use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::name::pool_of;
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
+use crate::api::snapshots::{DestroySnapshots, RenameSnapshot, Rollback, Snapshot, Taken};
 use crate::api::trace::Trace;
 use crate::api::{Done, Items, Result, fs, pool};
 use serde::{Serialize, de::DeserializeOwned};
@@ -70,7 +71,15 @@ pub trait Engine: Send + Sync {
     fn fs_destroy(&self, request: fs::Destroy) -> Result<fs::Destroyed>;
     /// Renames a dataset, and with it all below.
     fn fs_rename(&self, request: fs::Rename) -> Result<Done>;
-    /// Properties of datasets, each after its parent; see [`fs::Get::selects`].
+    /// Takes snapshots; all of them or none.
+    fn fs_snapshot(&self, request: Snapshot) -> Result<Taken>;
+    /// Destroys snapshots; all of them or none.
+    fn fs_destroy_snapshots(&self, request: DestroySnapshots) -> Result<fs::Destroyed>;
+    /// Has a dataset hold again what a snapshot holds.
+    fn fs_rollback(&self, request: Rollback) -> Result<fs::Destroyed>;
+    /// Renames snapshots; all of them or none.
+    fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done>;
+    /// Properties of datasets and snapshots, each after its parent; see [`fs::Get::selects`].
     fn fs_get(&self, request: fs::Get) -> Result<Items>;
     /// Sets properties; all of them or none.
     fn fs_set(&self, request: fs::Set) -> Result<Done>;
@@ -217,6 +226,11 @@ verbs! {
     fs::Create, fs_create, "/v1/fs/create" changes(name unless dry_run) => fs::Created, checked;
     fs::Destroy, fs_destroy, "/v1/fs/destroy" changes(name unless dry_run) => fs::Destroyed;
     fs::Rename, fs_rename, "/v1/fs/rename" changes(from) => Done, checked;
+    Snapshot, fs_snapshot, "/v1/fs/snapshot" changes(names) => Taken, checked;
+    DestroySnapshots, fs_destroy_snapshots, "/v1/fs/destroy-snapshots" changes(name unless dry_run)
+        => fs::Destroyed, checked;
+    Rollback, fs_rollback, "/v1/fs/rollback" changes(name) => fs::Destroyed, checked;
+    RenameSnapshot, fs_rename_snapshot, "/v1/fs/rename-snapshot" changes(from) => Done, checked;
     fs::Get, fs_get, "/v1/fs/get" => Items;
     fs::Set, fs_set, "/v1/fs/set" changes(names) => Done, checked;
     fs::Inherit, fs_inherit, "/v1/fs/inherit" changes(names) => Done, checked;

@@ -6,6 +6,7 @@ use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pool::{PoolStatus, State, Vdev};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
+use crate::api::snapshots::{DestroySnapshots, RenameSnapshot, Rollback, Snapshot, Taken, chosen, spans};
 use crate::api::trace::Trace;
 use crate::api::{
     ApiError, Done, ErrorKind, Item, ItemKind, Items, Properties, PropertyValue, Result, Source, fs, name,
@@ -15,7 +16,8 @@ use crate::engine::Engine;
 use larder_sync::Mutex;
 use std::collections::BTreeMap;
 
-/// Datasets of all pools, by name, with their local properties.
+/// Datasets of all pools, by name, with their local properties; snapshots are among them, and older where their names
+/// come first.
 #[derive(Default)]
 pub struct MemoryEngine {
     datasets: Mutex<BTreeMap<String, Properties>>,
@@ -27,7 +29,7 @@ impl MemoryEngine {
     fn known(&self, name: &str) -> Result<()> {
         match self.datasets.lock().contains_key(name) {
             true => Ok(()),
-            false if name.contains('/') => Err(ApiError::no_such_dataset(name)),
+            false if name.contains(['/', '@']) => Err(ApiError::no_such_dataset(name)),
             false => Err(ApiError::no_such_pool(name)),
         }
     }
@@ -35,6 +37,13 @@ impl MemoryEngine {
     fn asked(&self, names: &[String]) -> Result<Vec<String>> {
         names.iter().try_for_each(|name| self.known(name))?;
         Ok(if names.is_empty() { self.pools() } else { names.to_vec() })
+    }
+
+    /// The snapshots of a dataset, oldest first.
+    fn snapshots(&self, dataset: &str) -> Vec<String> {
+        let datasets = self.datasets.lock();
+        let own = datasets.keys().filter_map(|name| name.strip_prefix(dataset)?.strip_prefix('@'));
+        own.map(str::to_owned).collect()
     }
 
     fn unsupported<T>(what: &str) -> Result<T> {
@@ -210,7 +219,11 @@ impl Engine for MemoryEngine {
 
     fn fs_destroy(&self, request: fs::Destroy) -> Result<fs::Destroyed> {
         self.known(&request.name)?;
-        self.datasets.lock().remove(&request.name);
+        if !request.recursive && !self.snapshots(&request.name).is_empty() {
+            return Err(ApiError::new(ErrorKind::Busy, "it has snapshots"));
+        }
+        let below = |name: &str| name.strip_prefix(&request.name).is_some_and(|rest| rest.starts_with('@'));
+        self.datasets.lock().retain(|name, _| *name != request.name && !below(name));
         Ok(fs::Destroyed { destroyed: vec![request.name], reclaimed: 0 })
     }
 
@@ -222,13 +235,50 @@ impl Engine for MemoryEngine {
         Ok(Done {})
     }
 
+    fn fs_snapshot(&self, request: Snapshot) -> Result<Taken> {
+        for name in &request.names {
+            self.known(name.split_once('@').map_or(name, |(dataset, _)| dataset))?;
+            if self.known(name).is_ok() {
+                let message = format!("cannot create snapshot '{name}': dataset already exists");
+                return Err(ApiError::new(ErrorKind::Exists, message));
+            }
+        }
+        let snapshots = request.names.iter().map(|name| (name.clone(), Properties::new()));
+        self.datasets.lock().extend(snapshots);
+        Ok(Taken { taken: request.names })
+    }
+
+    fn fs_destroy_snapshots(&self, request: DestroySnapshots) -> Result<fs::Destroyed> {
+        let (dataset, spans) = spans(&request.name)?;
+        self.known(dataset)?;
+        let all = self.snapshots(dataset);
+        let all: Vec<_> = all.iter().map(String::as_str).collect();
+        let destroyed: Vec<_> =
+            chosen(&spans, &all).into_iter().map(|name| format!("{dataset}@{name}")).collect();
+        if !request.dry_run {
+            self.datasets.lock().retain(|name, _| !destroyed.contains(name));
+        }
+        Ok(fs::Destroyed { destroyed, reclaimed: 0 })
+    }
+
+    fn fs_rollback(&self, request: Rollback) -> Result<fs::Destroyed> {
+        self.known(&request.name).map(|()| fs::Destroyed { destroyed: vec![], reclaimed: 0 })
+    }
+
+    fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done> {
+        self.fs_rename(fs::Rename { from: request.from, to: request.to, parents: false })
+    }
+
     fn fs_get(&self, request: fs::Get) -> Result<Items> {
         request.names.iter().try_for_each(|name| self.known(name))?;
         let datasets = self.datasets.lock();
-        let chosen = datasets.iter().filter(|(name, _)| request.selects(name));
+        let chosen = datasets.iter().filter(|(name, _)| match name.split_once('@') {
+            Some((dataset, _)) => request.selects_snapshots_of(dataset) || request.names_snapshot(name),
+            None => request.selects(name),
+        });
         let item = |(name, properties): (&String, &Properties)| Item {
             name: name.clone(),
-            kind: ItemKind::Filesystem,
+            kind: if name.contains('@') { ItemKind::Snapshot } else { ItemKind::Filesystem },
             properties: (properties.iter())
                 .map(|(name, value)| PropertyValue {
                     name: name.clone(),
@@ -274,7 +324,7 @@ impl Engine for MemoryEngine {
     }
 
     fn pools(&self) -> Vec<String> {
-        self.datasets.lock().keys().filter(|name| !name.contains('/')).cloned().collect()
+        self.datasets.lock().keys().filter(|name| !name.contains(['/', '@'])).cloned().collect()
     }
 
     fn export_all(&self, _: bool) -> Result<()> {

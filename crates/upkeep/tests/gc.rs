@@ -142,6 +142,8 @@ fn what_snapshots_and_second_references_leave_is_found_and_freed() {
     assert_eq!(found.unreachable.blocks, 0);
     assert!(found.dead.blocks >= 10 && found.dead.bytes >= before / 5, "{found:?}");
     settle(&pool);
+    // As long as anything remains of the snapshot, none is said to have one reference.
+    while pool.destroy_step(1).unwrap() {}
     [70, 71, 31, 72].into_iter().for_each(|inode| remove(&pool, inode));
     model.remove(&31);
     pool.commit().unwrap();

@@ -1,6 +1,6 @@
 //! Requests and replies of `larder fs`.
 
-use super::{ApiError, Properties, Result, name};
+use super::{ApiError, ItemKind, Properties, Result, name, properties};
 use larder_pool::property;
 use serde::{Deserialize, Serialize};
 
@@ -24,18 +24,20 @@ pub struct Created {
     pub created: Vec<String>,
 }
 
-/// Destroys a dataset.
+/// Destroys a dataset, with its snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Destroy {
     /// Its name.
     pub name: String,
-    /// All below it too; without it, a dataset that has any is refused.
+    /// All below it and its snapshots too; without it, a dataset that has any is refused.
     pub recursive: bool,
     /// Only tell.
     pub dry_run: bool,
+    /// Tell what snapshots gave back too, which takes a while.
+    pub measure: bool,
 }
 
-/// Datasets that were destroyed, deepest first.
+/// Datasets and snapshots that were destroyed, deepest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Destroyed {
     /// Names.
@@ -60,8 +62,10 @@ pub struct Rename {
 pub struct Get {
     /// Which datasets; empty for those of all pools.
     pub names: Vec<String>,
-    /// Levels below them to include; nothing for all.
+    /// Levels below them to include, where snapshots are one level below their dataset; nothing for all.
     pub depth: Option<u32>,
+    /// Of which kinds; empty for datasets with files, and for what `names` has of others.
+    pub kinds: Vec<ItemKind>,
     /// Full names of properties, user properties included; empty for all that have a value.
     pub properties: Vec<String>,
 }
@@ -69,8 +73,27 @@ pub struct Get {
 impl Get {
     /// Whether `dataset` is asked for.
     pub fn selects(&self, dataset: &str) -> bool {
+        self.is_of(ItemKind::Filesystem, true) && self.reaches(dataset, 0)
+    }
+
+    /// Whether the snapshots of `dataset` are asked for, all of them.
+    pub fn selects_snapshots_of(&self, dataset: &str) -> bool {
+        self.is_of(ItemKind::Snapshot, false) && self.reaches(dataset, 1)
+    }
+
+    /// Whether a snapshot is asked for by its own name.
+    pub fn names_snapshot(&self, full: &str) -> bool {
+        self.is_of(ItemKind::Snapshot, true) && self.names.iter().any(|name| name == full)
+    }
+
+    fn is_of(&self, kind: ItemKind, unless_told: bool) -> bool {
+        if self.kinds.is_empty() { unless_told } else { self.kinds.contains(&kind) }
+    }
+
+    /// Whether something `deeper` levels below `dataset` is near enough.
+    fn reaches(&self, dataset: &str, deeper: usize) -> bool {
         let within = |below: &str| {
-            let levels = below.matches('/').count();
+            let levels = below.matches('/').count() + deeper;
             self.depth.is_none_or(|depth| levels <= depth as usize)
         };
         if self.names.is_empty() {
@@ -109,14 +132,16 @@ pub struct Inherit {
 /// Mounts one dataset, or all that mount by themselves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// Which; nothing for all.
+    /// Which, or a snapshot; nothing for all.
     pub name: Option<String>,
+    /// For a snapshot: the folder where, an absolute path.
+    pub at: Option<String>,
 }
 
 /// Unmounts one dataset, or all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unmount {
-    /// A dataset's name or an absolute mount point; nothing for all.
+    /// The name of a dataset or snapshot, or an absolute mount point; nothing for all.
     pub target: Option<String>,
 }
 
@@ -193,7 +218,7 @@ impl Inherit {
         if property::is_user(&self.property) {
             return Ok(self);
         }
-        let known = property::dataset(&self.property)
+        let known = properties::dataset(&self.property)
             .ok_or_else(|| property::PropertyError::Unknown(self.property.clone()))?;
         if known.access == property::Access::ReadOnly {
             return Err(property::PropertyError::ReadOnly(known.name).into());
@@ -228,6 +253,31 @@ mod tests {
         assert!(get(&["tank/a", "other"], Some(0)).selects("other"));
         assert!(get(&[], None).selects("tank/a"));
         assert!(!get(&[], Some(0)).selects("tank/a"));
+    }
+
+    #[test]
+    fn get_selects_snapshots_a_level_below_their_dataset_when_told() {
+        let get = |names: &[&str], depth, kinds: &[ItemKind]| Get {
+            names: names.iter().map(|&name| name.to_owned()).collect(),
+            depth,
+            kinds: kinds.to_vec(),
+            ..Get::default()
+        };
+        let both = [ItemKind::Filesystem, ItemKind::Snapshot];
+        assert!(!get(&["tank"], None, &[]).selects_snapshots_of("tank"));
+        assert!(get(&["tank"], None, &both).selects_snapshots_of("tank/a"));
+        assert!(!get(&["tank"], Some(0), &both).selects_snapshots_of("tank"));
+        assert!(get(&["tank"], Some(1), &both).selects_snapshots_of("tank"));
+        assert!(!get(&["tank"], Some(1), &both).selects_snapshots_of("tank/a"));
+        assert!(get(&[], None, &both[1..]).selects_snapshots_of("tank/a"));
+        assert!(!get(&["tank"], None, &both[1..]).selects("tank"));
+
+        for kinds in [&[][..], &both, &both[1..]] {
+            let request = get(&["tank@a", "tank/b"], Some(0), kinds);
+            assert!(request.names_snapshot("tank@a") && !request.names_snapshot("tank@b"));
+            assert!(!request.selects("tank") && !request.selects_snapshots_of("tank"));
+        }
+        assert!(!get(&["tank@a"], Some(0), &both[..1]).names_snapshot("tank@a"));
     }
 
     #[test]

@@ -13,7 +13,9 @@ pub mod figures;
 pub mod fs;
 pub mod name;
 pub mod pool;
+pub mod properties;
 pub mod repair;
+pub mod snapshots;
 pub mod trace;
 
 pub use error::{ApiError, ErrorKind, Result};

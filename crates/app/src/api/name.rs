@@ -43,6 +43,22 @@ pub fn check_dataset(name: &str) -> Result<()> {
     parts.try_for_each(|part| check_part(name, part))
 }
 
+/// Checks a snapshot's name in full, `tank/home@monday`, and gives its two parts.
+///
+/// # Errors
+/// Usage, with the reason.
+pub fn check_snapshot(name: &str) -> Result<(&str, &str)> {
+    let Some((dataset, own)) = name.split_once('@') else {
+        return refuse(name, "a snapshot's is DATASET@NAME");
+    };
+    if name.len() > MAX_NAME {
+        return refuse(name, "it has more than 255 bytes");
+    }
+    check_dataset(dataset)?;
+    check_part(name, own)?;
+    Ok((dataset, own))
+}
+
 /// A text of somebody else's as it can stand in a line: control characters, and what turns its direction, are escaped.
 pub fn printable(text: &str) -> String {
     let turns =
@@ -103,5 +119,15 @@ mod tests {
             assert!(check_dataset(bad).is_err(), "{bad}");
         }
         assert_eq!(pool_of("tank/a@b"), "tank");
+        assert_eq!(
+            check_snapshot("tank/a@2026-11-24_17:59:01 x").unwrap(),
+            ("tank/a", "2026-11-24_17:59:01 x")
+        );
+        for bad in ["tank/a", "tank/a@", "@b", "tank/a@b@c", "tank/a@b/c", "tank@b,c", "tank@b%c", "tank@ä"]
+        {
+            assert!(check_snapshot(bad).is_err(), "{bad}");
+        }
+        assert!(check_snapshot(&format!("tank@{}", "x".repeat(250))).is_ok());
+        assert!(check_snapshot(&format!("tank@{}", "x".repeat(251))).is_err());
     }
 }

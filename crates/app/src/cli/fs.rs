@@ -1,6 +1,8 @@
 //! `larder fs`: the verbs.
 
-use super::{Session, fs_create, fs_destroy, fs_list, fs_mount, fs_properties, fs_rename};
+use super::{
+    Session, fs_create, fs_destroy, fs_list, fs_mount, fs_properties, fs_rename, fs_rollback, fs_snapshot,
+};
 use crate::api::Result;
 use clap::Subcommand;
 
@@ -9,15 +11,20 @@ use clap::Subcommand;
 pub enum Verb {
     /// Makes a dataset
     Create(fs_create::Args),
-    /// Destroys a dataset
+    /// Destroys a dataset, or snapshots
     Destroy(fs_destroy::Args),
-    /// Renames a dataset within its pool
-    #[command(after_help = "Example: larder fs rename tank/media tank/archive/media")]
+    /// Takes snapshots: datasets as they are now, to be read in DIR/.zfs/snapshot/NAME
+    #[command(visible_alias = "snap")]
+    Snapshot(fs_snapshot::Args),
+    /// Has a dataset hold again what a snapshot holds
+    Rollback(fs_rollback::Args),
+    /// Renames a dataset within its pool, or a snapshot
     Rename(fs_rename::Args),
-    /// Lists datasets with their space and mount points
-    #[command(after_help = "Example: larder fs list -r -o name,used,compressratio -S used tank")]
+    /// Lists datasets and snapshots with their space and mount points
+    #[command(after_help = "Example: larder fs list -r -o name,used,compressratio -S used tank
+         larder fs list -t snapshot -o name,creation,used tank/home")]
     List(fs_list::Args),
-    /// Shows properties of datasets and where their values come from
+    /// Shows properties of datasets and snapshots, and where their values come from
     #[command(after_help = "Example: larder fs get -r -s local all tank")]
     Get(fs_properties::Get),
     /// Sets properties of datasets
@@ -26,9 +33,9 @@ pub enum Verb {
     /// Takes a property's own value away, so that the parent's holds
     #[command(after_help = "Example: larder fs inherit -r compression tank/media")]
     Inherit(fs_properties::Inherit),
-    /// Mounts a dataset, or all; without arguments, shows what is mounted
+    /// Mounts a dataset or a snapshot, or all datasets; without arguments, shows what is mounted
     Mount(fs_mount::MountArgs),
-    /// Unmounts a dataset, or all
+    /// Unmounts a dataset or a snapshot, or all
     #[command(visible_alias = "umount")]
     Unmount(fs_mount::UnmountArgs),
 }
@@ -38,6 +45,8 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
     match verb {
         Verb::Create(args) => fs_create::run(args, session),
         Verb::Destroy(args) => fs_destroy::run(args, session),
+        Verb::Snapshot(args) => fs_snapshot::run(args, session),
+        Verb::Rollback(args) => fs_rollback::run(args, session),
         Verb::Rename(args) => fs_rename::run(args, session),
         Verb::List(args) => fs_list::run(args, session),
         Verb::Get(args) => fs_properties::get(args, session),

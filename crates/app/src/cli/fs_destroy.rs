@@ -2,17 +2,25 @@
 
 use super::args::{Force, Json};
 use super::{Session, out};
-use crate::api::Result;
-use crate::api::fs::Destroy;
+use crate::api::fs::{Destroy, Destroyed};
+use crate::api::snapshots::DestroySnapshots;
+use crate::api::{ApiError, ErrorKind, Result};
 use crate::render;
 use larder_pool::property::format_size;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: larder fs destroy -rnv tank/old")]
+#[command(
+    override_usage = "destroy [OPTIONS] DATASET
+       destroy [OPTIONS] <filesystem|volume>@<snap>[%<snap>][,...]",
+    after_help = "Of several snapshots, names are separated by commas; A%B is all from A to B, %B all up to B, A% all
+since A. Where one is in use, none is destroyed.
+Example: larder fs destroy -rnv tank/old
+         larder fs destroy -nv tank/home@monday,january%march"
+)]
 pub struct Args {
-    /// All datasets below too
-    #[arg(short = 'r')]
+    /// All datasets below too, and snapshots; of snapshots, those of these names of all datasets below
+    #[arg(short = 'r', visible_short_alias = 'R')]
     recursive: bool,
     /// Only show what would be destroyed
     #[arg(short = 'n')]
@@ -23,6 +31,9 @@ pub struct Args {
     /// Show it in the form that scripts like
     #[arg(short = 'p')]
     exact: bool,
+    /// Tolerated for scripts written for zfs: nothing holds snapshots in this version
+    #[arg(short = 'd', hide = true)]
+    deferred: bool,
     /// Do not ask
     #[arg(long)]
     yes: bool,
@@ -30,20 +41,29 @@ pub struct Args {
     force: Force,
     #[command(flatten)]
     json: Json,
+    #[arg(value_name = "DATASET|DATASET@NAME,...")]
     name: String,
 }
 
 /// Runs it.
 pub fn run(args: Args, session: &Session) -> Result<u8> {
     session.tolerate(args.force)?;
+    if let Some((dataset, _)) = args.name.split_once('#') {
+        let message = format!("bookmark '{}' does not exist.", args.name);
+        return Err(ApiError::new(ErrorKind::NotFound, message)
+            .hint(format!("there are no bookmarks in this version; larder fs list -t snapshot {dataset}")));
+    }
+    let snapshots = args.name.contains('@');
     let scope = if args.recursive { " and all below it" } else { "" };
-    let question = format!("Destroying '{}'{scope} loses the files in it.", args.name);
+    let question = match snapshots {
+        true => format!("Destroying the snapshots '{}'{scope} loses what only they hold.", args.name),
+        false => format!("Destroying '{}'{scope} loses the files in it.", args.name),
+    };
     if !args.yes && !args.dry_run && !out::confirmed(&question) {
         out::complain("nothing was done");
         return Ok(1);
     }
-    let request = Destroy { name: args.name, recursive: args.recursive, dry_run: args.dry_run };
-    let destroyed = session.client.call(request)?;
+    let destroyed = call(&args, snapshots, session)?;
     if args.json.json {
         out::print_json(&render::json::reply(&session.spell("fs", "destroy"), &destroyed));
     } else if args.verbose || args.exact {
@@ -62,4 +82,14 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         out::print(&text);
     }
     Ok(0)
+}
+
+fn call(args: &Args, snapshots: bool, session: &Session) -> Result<Destroyed> {
+    let measure = args.json.json || args.verbose || args.exact;
+    let Args { recursive, dry_run, .. } = *args;
+    let name = args.name.clone();
+    match snapshots {
+        true => session.client.call(DestroySnapshots { name, recursive, dry_run, measure }),
+        false => session.client.call(Destroy { name, recursive, dry_run, measure }),
+    }
 }

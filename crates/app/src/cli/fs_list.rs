@@ -1,9 +1,9 @@
 //! `larder fs list`.
 
 use super::args::{Form, Json};
-use super::selection::{Selection, resolve};
+use super::selection::Selection;
 use super::{Session, items, out};
-use crate::api::{Result, fs};
+use crate::api::Result;
 use crate::render::{self, Registry};
 
 /// The columns of `zfs list`.
@@ -27,7 +27,7 @@ pub struct Args {
     descending: Vec<String>,
     #[command(flatten)]
     json: Json,
-    /// Datasets; all when none is given
+    /// Datasets and snapshots; all datasets when none is given
     names: Vec<String>,
 }
 
@@ -43,10 +43,8 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
             properties.push(key.clone());
         }
     }
-    let depth = args.selection.depth(&args.names);
-    let names = resolve(args.names, session)?;
-    let mut items = session.client.call(fs::Get { names, depth, properties })?.items;
-    items.retain(|item| args.selection.keeps(item));
+    // No kind told stands for datasets, and for what is named.
+    let mut items = args.selection.ask(args.names, properties, &[], session)?;
     if !args.ascending.is_empty() {
         items.sort_by(|a, b| render::items::order(a, b, &ascending));
     }

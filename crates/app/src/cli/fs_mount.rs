@@ -3,12 +3,13 @@
 use super::args::{self, Force, Json};
 use super::{Session, out};
 use crate::api::fs::{Get, Mount, Mounted, Unmount};
-use crate::api::{Item, Result};
+use crate::api::{Item, ItemKind, Result};
 use crate::render::{self, Registry};
 
 /// Arguments of `mount`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: larder fs mount -a")]
+#[command(after_help = "Example: larder fs mount -a
+         larder fs mount tank/home@monday /mnt")]
 pub struct MountArgs {
     /// All datasets that mount by themselves
     #[arg(short = 'a', conflicts_with = "name")]
@@ -17,7 +18,11 @@ pub struct MountArgs {
     force: Force,
     #[command(flatten)]
     json: Json,
+    /// A dataset or a snapshot
     name: Option<String>,
+    /// For a snapshot: the folder to show it in, for reading
+    #[arg(conflicts_with = "all")]
+    dir: Option<String>,
 }
 
 /// Arguments of `unmount`.
@@ -29,7 +34,7 @@ pub struct UnmountArgs {
     all: bool,
     #[command(flatten)]
     force: Force,
-    /// A dataset or a mount point
+    /// A dataset, a snapshot or a mount point
     #[arg(required_unless_present = "all", value_name = "NAME|MOUNTPOINT")]
     target: Option<String>,
 }
@@ -40,7 +45,8 @@ pub fn mount(args: MountArgs, session: &Session) -> Result<u8> {
     if !args.all && args.name.is_none() {
         return show(args.json, session);
     }
-    let mounted = session.client.call(Mount { name: args.name })?;
+    let at = args.dir.map(|dir| folder(&dir)).transpose()?;
+    let mounted = session.client.call(Mount { name: args.name, at })?;
     if args.json.json {
         out::print_json(&render::json::reply(&session.spell("fs", "mount"), &mounted));
     }
@@ -51,13 +57,16 @@ pub fn mount(args: MountArgs, session: &Session) -> Result<u8> {
 pub fn unmount(args: UnmountArgs, session: &Session) -> Result<u8> {
     session.tolerate(args.force)?;
     let target = match args.target {
-        Some(text) if text.starts_with(['/', '.']) => {
-            let path = args::absolute(text)?;
-            Some(if path == "/" { path } else { path.trim_end_matches('/').to_owned() })
-        }
+        Some(text) if text.starts_with(['/', '.']) => Some(folder(&text)?),
         target => target,
     };
     Ok(tell(&session.client.call(Unmount { target })?))
+}
+
+/// A folder's path, in one form.
+fn folder(text: &str) -> Result<String> {
+    let path = args::absolute(text)?;
+    Ok(if path == "/" { path } else { path.trim_end_matches('/').to_owned() })
 }
 
 fn tell(outcome: &Mounted) -> u8 {
@@ -69,7 +78,8 @@ fn tell(outcome: &Mounted) -> u8 {
 
 fn show(json: Json, session: &Session) -> Result<u8> {
     let properties = vec!["mounted".to_owned(), "mountpoint".to_owned()];
-    let mut items = session.client.call(Get { properties, ..Get::default() })?.items;
+    let kinds = vec![ItemKind::Filesystem, ItemKind::Snapshot];
+    let mut items = session.client.call(Get { properties, kinds, ..Get::default() })?.items;
     items.retain(|item| item.get("mounted").is_some_and(|mounted| mounted.value == "yes"));
     if json.json {
         let datasets = render::json::items(Registry::Dataset, &items);

@@ -1,9 +1,9 @@
 //! `larder fs get`, `larder fs set`, `larder fs inherit`.
 
 use super::args::{self, Form, Json};
-use super::selection::{Selection, resolve};
+use super::selection::Selection;
 use super::{Session, items, out};
-use crate::api::{ApiError, Result, fs};
+use crate::api::{ApiError, ItemKind, Result, fs};
 use crate::render::items::{Field, SourceKind};
 use crate::render::{self, Registry};
 use clap::Args;
@@ -26,7 +26,7 @@ pub struct Get {
     /// Properties, or all
     #[arg(value_name = "PROPERTY,...")]
     properties: String,
-    /// Datasets; all when none is given
+    /// Datasets and snapshots; all when none is given
     names: Vec<String>,
 }
 
@@ -56,14 +56,9 @@ pub struct Inherit {
 pub fn get(args: Get, session: &Session) -> Result<u8> {
     let registry = Registry::Dataset;
     let properties = items::asked(registry, &args.properties)?;
-    let depth = args.selection.depth(&args.names);
-    let names = resolve(args.names, session)?;
-    let request = fs::Get { names, depth, properties: properties.clone() };
-    let mut items = session.client.call(request)?.items;
     // Unlike `list`, `get` shows every type unless told otherwise.
-    if !args.selection.types.is_empty() {
-        items.retain(|item| args.selection.keeps(item));
-    }
+    let every = [ItemKind::Filesystem, ItemKind::Snapshot];
+    let mut items = args.selection.ask(args.names, properties.clone(), &every, session)?;
     if args.json.json {
         for item in &mut items {
             item.properties.retain(|property| {

@@ -16,6 +16,8 @@ mod fs_list;
 mod fs_mount;
 mod fs_properties;
 mod fs_rename;
+mod fs_rollback;
+mod fs_snapshot;
 mod items;
 mod out;
 mod personalities;
@@ -183,14 +185,17 @@ pub fn main(argv: Vec<OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
+    let applet = call.applet;
     match run(call) {
         Ok(code) => ExitCode::from(code),
-        Err(error) => fail(&error),
+        Err(error) => fail(applet, &error),
     }
 }
 
-fn fail(error: &ApiError) -> ExitCode {
-    out::complain(&error.to_string());
+fn fail(applet: Applet, error: &ApiError) -> ExitCode {
+    // Scripts for zpool and zfs take every line for one of theirs.
+    let bare = matches!(applet, Applet::Zpool | Applet::Zfs) && !out::is_watched();
+    out::complain(&if bare { error.message.clone() } else { error.to_string() });
     ExitCode::from(error.exit_code())
 }
 
@@ -316,6 +321,21 @@ mod tests {
             "zfs inherit -rS compression tank/a",
             "zfs destroy -rnv tank/a",
             "zfs destroy -rf tank/a",
+            "zfs destroy -d tank/a@x",
+            "zfs destroy -rnvp tank/a@x,y%z",
+            "zfs destroy -R tank/a@%",
+            "zfs snapshot -r tank@autosnap_2026-11-23_17:59:01_daily",
+            "zfs snap -o com.sun:auto-snapshot-desc=- tank@a tank/b@a",
+            "zfs rollback -r tank/a@x",
+            "zfs rollback -Rf tank/a@x",
+            "larder fs rollback --drop-newer --yes tank/a@x",
+            "zfs rename -r tank@a @b",
+            "zfs list -Hpd 1 -t snapshot -o name,guid,createtxg,creation,userrefs -s createtxg tank",
+            "zfs list -oname,written@x -H -p -d 0 tank",
+            "zfs get -Hrpt snapshot creation tank",
+            "zfs get -H -p -o value -t snapshot,bookmark written@x,used tank",
+            "zfs mount tank@a /mnt",
+            "zfs unmount tank@a",
             "zfs umount -f /mnt",
             "zfs unmount -a",
             "zfs mount",

@@ -29,6 +29,11 @@ pub fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// Whether a person sees what is complained about.
+pub fn is_watched() -> bool {
+    io::stderr().is_terminal()
+}
+
 /// Whether to go ahead: on a terminal somebody is asked, elsewhere nobody is there to ask.
 pub fn confirmed(question: &str) -> bool {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {

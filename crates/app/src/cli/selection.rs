@@ -16,7 +16,7 @@ pub struct Selection {
     depth: Option<u32>,
     /// Only these types of datasets
     #[arg(short = 't', value_name = "TYPE,...", value_delimiter = ',')]
-    pub types: Vec<Type>,
+    types: Vec<Type>,
 }
 
 /// Types of datasets.
@@ -39,28 +39,49 @@ pub enum Type {
 
 impl Selection {
     /// Levels below the named datasets, None for no limit. Without names all datasets are meant.
-    pub fn depth(&self, names: &[String]) -> Option<u32> {
+    fn depth(&self, names: &[String]) -> Option<u32> {
+        let under = |kind: &Type| matches!(kind, Type::Snapshot | Type::Bookmark);
         match self.depth {
             Some(depth) => Some(depth),
             None if self.recursive || names.is_empty() => None,
+            // As zfs has it: what else could be meant.
+            None if !self.types.is_empty() && self.types.iter().all(under) => Some(1),
             None => Some(0),
         }
     }
 
-    /// Whether it is of a type that is asked for.
-    pub fn keeps(&self, item: &Item) -> bool {
-        let kind = match item.kind {
-            ItemKind::Filesystem => Type::Filesystem,
-            ItemKind::Snapshot => Type::Snapshot,
-            ItemKind::Pool => return false,
-        };
-        let asked = if self.types.is_empty() { &[Type::Filesystem][..] } else { &self.types };
-        asked.contains(&Type::All) || asked.contains(&kind)
+    /// The kinds that are asked for, unless told otherwise `default`.
+    fn kinds(&self, default: &[ItemKind]) -> Vec<ItemKind> {
+        if self.types.is_empty() {
+            return default.to_vec();
+        }
+        let asked = |kind: &Type| self.types.contains(&Type::All) || self.types.contains(kind);
+        let known = [(Type::Filesystem, ItemKind::Filesystem), (Type::Snapshot, ItemKind::Snapshot)];
+        known.into_iter().filter(|(kind, _)| asked(kind)).map(|(_, kind)| kind).collect()
+    }
+
+    /// Asks for `properties` of what is selected; of the kinds in `default` unless told otherwise.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn ask(
+        &self,
+        names: Vec<String>,
+        properties: Vec<String>,
+        default: &[ItemKind],
+        session: &Session,
+    ) -> Result<Vec<Item>> {
+        let (depth, kinds) = (self.depth(&names), self.kinds(default));
+        if !self.types.is_empty() && kinds.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names = resolve(names, session)?;
+        Ok(session.client.call(fs::Get { names, depth, kinds, properties })?.items)
     }
 }
 
-/// Dataset names for names and paths: for a path, the dataset that is mounted where it lies.
-pub fn resolve(names: Vec<String>, session: &Session) -> Result<Vec<String>> {
+/// Names for names and paths: for a path, the dataset that is mounted where it lies.
+fn resolve(names: Vec<String>, session: &Session) -> Result<Vec<String>> {
     if !names.iter().any(|name| name.starts_with(['/', '.'])) {
         return Ok(names);
     }
@@ -95,6 +116,30 @@ fn dataset_at(items: &[Item], path: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::api::{PropertyValue, Source};
+
+    #[test]
+    fn types_and_depth_are_read_as_zfs_reads_them() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            selection: Selection,
+        }
+        let of = |line: &str, names: &[&str]| {
+            let line: Line = clap::Parser::parse_from(std::iter::once("list").chain(line.split_whitespace()));
+            let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+            (line.selection.depth(&names), line.selection.kinds(&[ItemKind::Filesystem]))
+        };
+        let (files, snapshots) = (vec![ItemKind::Filesystem], vec![ItemKind::Snapshot]);
+        let both = vec![ItemKind::Filesystem, ItemKind::Snapshot];
+        assert_eq!(of("", &["tank"]), (Some(0), files.clone()));
+        assert_eq!(of("", &[]), (None, files));
+        assert_eq!(of("-t snapshot", &["tank"]), (Some(1), snapshots.clone()));
+        assert_eq!(of("-t snap,bookmark -r", &["tank"]), (None, snapshots.clone()));
+        assert_eq!(of("-d 2 -t snapshot", &["tank"]), (Some(2), snapshots));
+        assert_eq!(of("-t all", &["tank"]), (Some(0), both.clone()));
+        assert_eq!(of("-rt filesystem,snapshot", &["tank"]), (None, both));
+        assert_eq!(of("-t volume", &["tank"]), (Some(0), vec![]));
+    }
 
     #[test]
     fn a_path_names_the_dataset_it_lies_in() {

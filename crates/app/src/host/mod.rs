@@ -42,6 +42,7 @@ use crate::api::events::{Command, EventLists, Events, Histories, History};
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
+use crate::api::snapshots::{DestroySnapshots, RenameSnapshot, Rollback, Snapshot, Taken};
 use crate::api::trace::Trace;
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, pool};
 use crate::engine::Engine;
@@ -251,6 +252,18 @@ impl Engine for Host {
     fn fs_rename(&self, request: fs::Rename) -> Result<Done> {
         datasets::rename(self, &request)
     }
+    fn fs_snapshot(&self, request: Snapshot) -> Result<Taken> {
+        datasets::snapshot(self, &request)
+    }
+    fn fs_destroy_snapshots(&self, request: DestroySnapshots) -> Result<fs::Destroyed> {
+        datasets::destroy_snapshots(self, &request)
+    }
+    fn fs_rollback(&self, request: Rollback) -> Result<fs::Destroyed> {
+        datasets::rollback(self, &request)
+    }
+    fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done> {
+        datasets::rename_snapshot(self, &request)
+    }
     fn fs_get(&self, request: fs::Get) -> Result<Items> {
         datasets::get(self, &request)
     }
@@ -261,7 +274,7 @@ impl Engine for Host {
         datasets::inherit(self, &request)
     }
     fn fs_mount(&self, request: fs::Mount) -> Result<fs::Mounted> {
-        datasets::mount(self, request.name.as_deref())
+        datasets::mount(self, &request)
     }
     fn fs_unmount(&self, request: fs::Unmount) -> Result<fs::Mounted> {
         datasets::unmount(self, request.target.as_deref())

@@ -5,6 +5,9 @@
 //! `copy_file_range` works across it. All others (the top dataset, datasets with a mount point of their
 //! own, those below an unmounted parent) get a kernel mount of their own, which is a view of the same tree.
 //!
+//! Snapshots that somebody asked for have kernel mounts of their own beside these, for reading: they stand in nobody's
+//! way, but that one below a dataset's mount goes with it.
+//!
 //! Whatever hangs on a dataset's mount goes with it: unmounting takes datasets below first, mounting goes
 //! from the top down. Kernel caches are told about junctions that come and go.
 
@@ -13,8 +16,9 @@ use crate::api::name::printable;
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_app::fuse::{self, Invalidator, Life, MountHandle, MountOptions, NotUnmounted};
 use larder_files::{FsError, Mount, NodeId, View};
-use larder_format::DatasetId;
 use larder_format::items::ROOT_INODE;
+use larder_format::tables::SnapshotRecord;
+use larder_format::{BlockId, DatasetId};
 use larder_pool::{Dataset, Pool};
 use larder_sync::RwLock;
 use std::collections::BTreeMap;
@@ -81,9 +85,21 @@ pub fn can_mount(pool: &Pool, dataset: &Dataset) -> String {
     pool.effective(dataset.id(), "canmount").map_or_else(|| "on".into(), |effective| effective.value)
 }
 
-/// The mounted datasets, for readers: a change of mounts may wait for somebody, and readers do not wait for it.
+/// The mounted datasets and snapshots, for readers: a change of mounts may wait for somebody, and readers do not wait
+/// for it.
 #[derive(Default)]
-pub struct Table(RwLock<BTreeMap<DatasetId, Shown>>);
+pub struct Table {
+    datasets: RwLock<BTreeMap<DatasetId, Shown>>,
+    snapshots: RwLock<BTreeMap<SnapshotId, (PathBuf, Life)>>,
+}
+
+/// A snapshot, whatever it is called: its dataset and its high id.
+pub type SnapshotId = (DatasetId, BlockId);
+
+/// The id of a snapshot.
+pub fn id_of(record: &SnapshotRecord) -> SnapshotId {
+    (record.dataset, record.high)
+}
 
 struct Shown {
     path: PathBuf,
@@ -101,7 +117,7 @@ struct OwnMount {
 impl Table {
     /// Where a dataset is mounted.
     pub fn path(&self, id: DatasetId) -> Option<PathBuf> {
-        let all = self.0.read();
+        let all = self.datasets.read();
         let mut at = all.get(&id)?;
         let path = at.path.clone();
         // umount(8) may have taken it away.
@@ -115,10 +131,16 @@ impl Table {
 
     /// The dataset whose own mount has this device (`major:minor`), and what tells its kernel of changes.
     pub fn on_device(&self, device: &str) -> Option<(DatasetId, Invalidator)> {
-        let all = self.0.read();
+        let all = self.datasets.read();
         let mut own = all.iter().filter_map(|(&id, shown)| Some((id, shown.own.as_ref()?)));
         let found = own.find(|(_, own)| own.device == device && own.life.is_alive());
         found.map(|(id, own)| (id, own.invalidator.clone()))
+    }
+
+    /// Where a snapshot has a mount of its own.
+    pub fn path_of_snapshot(&self, id: SnapshotId) -> Option<PathBuf> {
+        let all = self.snapshots.read();
+        all.get(&id).filter(|(_, life)| life.is_alive()).map(|(path, _)| path.clone())
     }
 }
 
@@ -130,11 +152,25 @@ struct Mounted {
     name: String,
 }
 
-/// The mounted datasets of a pool.
+/// A snapshot's mount.
+struct SnapshotMount {
+    id: SnapshotId,
+    path: PathBuf,
+    handle: MountHandle,
+}
+
+impl SnapshotMount {
+    fn is_at(&self, path: &Path) -> bool {
+        self.path == path || self.handle.mountpoint() == path
+    }
+}
+
+/// The mounted datasets and snapshots of a pool.
 pub struct Mounts {
     pool: Arc<Pool>,
     mount: Arc<Mount>,
     mounted: BTreeMap<DatasetId, Mounted>,
+    snapshots: Vec<SnapshotMount>,
     table: Arc<Table>,
     /// All mount points are below this.
     altroot: Option<PathBuf>,
@@ -145,7 +181,8 @@ pub struct Mounts {
 impl Mounts {
     /// Nothing is mounted yet. With `altroot`, everything will be below it.
     pub fn new(pool: Arc<Pool>, mount: Arc<Mount>, altroot: Option<PathBuf>) -> Self {
-        Self { pool, mount, mounted: BTreeMap::new(), table: Arc::default(), altroot, closed: false }
+        let (mounted, snapshots, table) = (BTreeMap::new(), Vec::new(), Arc::default());
+        Self { pool, mount, mounted, snapshots, table, altroot, closed: false }
     }
 
     /// The mounted datasets, for readers.
@@ -160,7 +197,7 @@ impl Mounts {
             life: handle.life(),
         });
         let shown = Shown { path: mounted.path.clone(), parent: mounted.parent, own };
-        self.table.0.write().insert(id, shown);
+        self.table.datasets.write().insert(id, shown);
         self.mounted.insert(id, mounted);
     }
 
@@ -191,10 +228,12 @@ impl Mounts {
             for id in &dead {
                 if self.mounted.contains_key(id) && self.mount.detach(*id).is_ok() {
                     self.mounted.remove(id);
-                    self.table.0.write().remove(id);
+                    self.table.datasets.write().remove(id);
                 }
             }
         }
+        self.snapshots.retain(|mounted| mounted.handle.is_alive());
+        self.table.snapshots.write().retain(|_, (_, life)| life.is_alive());
     }
 
     /// Mounts a dataset, whatever its `canmount` says.
@@ -313,10 +352,12 @@ impl Mounts {
             .map(|(&id, mounted)| (mounted.path.clone(), id))
             .collect();
         going.sort();
+        let snapshots = self.unmount_snapshots(|mounted| mounted.path.starts_with(&top))?;
         let mut gone = Vec::new();
         for (_, id) in going.into_iter().rev() {
             if let Err(error) = self.unmount_one(id) {
                 self.mount_again(&gone);
+                self.mount_snapshots_again(snapshots);
                 return Err(error);
             }
             gone.push(id);
@@ -387,7 +428,7 @@ impl Mounts {
             self.mounted.insert(id, mounted);
             return Err(busy(&name, &path, device.as_deref(), &error));
         }
-        self.table.0.write().remove(&id);
+        self.table.datasets.write().remove(&id);
         let junction = self.invalidator(mounted.parent);
         // Data that cannot be stored now stays in memory, and the next commit tries again and reports it.
         let _ = self.mount.detach(id);
@@ -415,21 +456,166 @@ impl Mounts {
             ended &= mounted.own.is_none_or(MountHandle::abort);
             let _ = self.mount.detach(id);
         }
-        self.table.0.write().clear();
+        for mounted in std::mem::take(&mut self.snapshots) {
+            warn!("the mount at {} is ended, in use or not", printable(&mounted.path.to_string_lossy()));
+            ended &= mounted.handle.abort();
+        }
+        self.table.datasets.write().clear();
+        self.table.snapshots.write().clear();
         ended
     }
 
     /// Whether nothing in a junction is open.
     fn wait_until_closed(&self, id: DatasetId, path: &Path) -> Result<(), String> {
-        let Some(volume) = self.mount.volume(id) else { return Ok(()) };
         for turn in 1.. {
-            match volume.open_count() {
+            match self.mount.open_count(id) {
                 0 => break,
                 count if is_held(path, None, turn) => {
                     return Err(format!("{count} files or folders in it are open"));
                 }
                 _ => super::pause(PAUSE),
             }
+        }
+        Ok(())
+    }
+
+    /// Mounts a snapshot at a folder that is there and empty, for reading.
+    ///
+    /// # Errors
+    /// When it is mounted already, or the kernel does not mount.
+    pub fn mount_snapshot(&mut self, record: &SnapshotRecord, path: &Path) -> Result<()> {
+        self.bury_dead();
+        let name = format!("{}@{}", self.pool.full_name(record.dataset), record.name);
+        let doing = format!("cannot mount '{name}'");
+        if self.closed {
+            return Err(ApiError::new(ErrorKind::Busy, "the pool is being exported").within(doing));
+        }
+        if let Some(path) = self.table.path_of_snapshot(id_of(record)) {
+            let message = format!("it is mounted already, at {}", path.display());
+            return Err(ApiError::new(ErrorKind::Exists, message).within(doing));
+        }
+        self.show_snapshot(record, path, &name).map_err(|error| error.within(doing))
+    }
+
+    fn show_snapshot(&mut self, record: &SnapshotRecord, path: &Path, name: &str) -> Result<()> {
+        fuse::clear_stale(path).ok();
+        let view = View::of_snapshot(Arc::clone(&self.mount), record.dataset, &record.name);
+        let view = view.map_err(|error| match error {
+            FsError::NotFound => {
+                ApiError::new(ErrorKind::NotFound, "there is nothing in it, not even its top folder")
+            }
+            error => error.into(),
+        })?;
+        let options = MountOptions {
+            read_only: true,
+            allow_other: rustix::process::geteuid().is_root(),
+            atime: false,
+            ..MountOptions::new(path, name)
+        };
+        let handle = fuse::mount(Arc::new(view), options)?;
+        info!("{name} is mounted at {} (FUSE: {})", printable(&path.to_string_lossy()), handle.transport());
+        let (id, path) = (id_of(record), path.to_owned());
+        self.table.snapshots.write().insert(id, (path.clone(), handle.life()));
+        self.snapshots.push(SnapshotMount { id, path, handle });
+        Ok(())
+    }
+
+    /// The snapshot mounted at `path`.
+    pub fn snapshot_at(&self, path: &Path) -> Option<SnapshotId> {
+        self.snapshots.iter().find(|mounted| mounted.is_at(path)).map(|mounted| mounted.id)
+    }
+
+    /// Takes the mount of a snapshot away; gives whether there was one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] when somebody is in it.
+    pub fn unmount_snapshot(&mut self, id: SnapshotId) -> Result<bool> {
+        self.bury_dead();
+        Ok(!self.unmount_snapshots(|mounted| mounted.id == id)?.is_empty())
+    }
+
+    /// Takes the mounts of all snapshots of a dataset away; gives what it took.
+    ///
+    /// # Errors
+    /// As [`Mounts::unmount_snapshot`]; then all is mounted that was.
+    pub fn unmount_snapshots_of(&mut self, dataset: DatasetId) -> Result<Vec<(SnapshotId, PathBuf)>> {
+        self.unmount_snapshots(|mounted| mounted.id.0 == dataset)
+    }
+
+    fn unmount_snapshots(
+        &mut self,
+        wanted: impl Fn(&SnapshotMount) -> bool,
+    ) -> Result<Vec<(SnapshotId, PathBuf)>> {
+        let (going, stay) = std::mem::take(&mut self.snapshots).into_iter().partition(wanted);
+        self.snapshots = stay;
+        let (mut going, mut gone): (Vec<_>, Vec<_>) = (going, Vec::new());
+        while let Some(SnapshotMount { id, path, handle }) = going.pop() {
+            if let Err(refused) = release(handle, &path) {
+                let (handle, why) = (*refused.handle, refused.error.to_string());
+                let error = busy(&self.name_of(id), &path, Some(handle.device()), &why);
+                self.snapshots.push(SnapshotMount { id, path, handle });
+                self.snapshots.append(&mut going);
+                self.mount_snapshots_again(gone);
+                return Err(error);
+            }
+            self.table.snapshots.write().remove(&id);
+            gone.push((id, path));
+        }
+        Ok(gone)
+    }
+
+    /// Mounts snapshots again that still exist, where they were.
+    pub fn mount_snapshots_again(&mut self, gone: Vec<(SnapshotId, PathBuf)>) {
+        for (id, path) in gone {
+            if let Some(record) = self.snapshot(id) {
+                // One that cannot be mounted again shows as unmounted.
+                let _ = self.mount_snapshot(&record, &path);
+            }
+        }
+    }
+
+    /// Tells the kernel that a name in `.zfs/snapshot` of a dataset is another's now, or is there, or gone.
+    pub fn tell_of_snapshot(&self, dataset: DatasetId, name: &str) {
+        if let Some((invalidator, _)) = self.invalidator(dataset) {
+            // A kernel that does not know the name has nothing to forget.
+            let _ = invalidator.entry(NodeId::of_snapshots(dataset), name.as_bytes());
+        }
+    }
+
+    fn snapshot(&self, id: SnapshotId) -> Option<SnapshotRecord> {
+        self.pool.snapshots(id.0).into_iter().find(|record| id_of(record) == id)
+    }
+
+    fn name_of(&self, id: SnapshotId) -> String {
+        let name = self.snapshot(id).map_or_else(|| "?".to_owned(), |record| record.name);
+        format!("{}@{name}", self.pool.full_name(id.0))
+    }
+
+    /// Has nobody look into a snapshot any more by `.zfs`.
+    ///
+    /// # Errors
+    /// The reason in words: a mount of its own, or a file that is open, and who has it.
+    pub fn let_go_of_snapshot(&mut self, record: &SnapshotRecord) -> Result<(), String> {
+        self.bury_dead();
+        if let Some(path) = self.table.path_of_snapshot(id_of(record)) {
+            return Err(format!("it is mounted: larder fs unmount {}", path.display()));
+        }
+        let folder = self.path(record.dataset).map(|path| path.join(".zfs/snapshot").join(&record.name));
+        for turn in 1.. {
+            match self.mount.let_go_of_snapshot(record.dataset, record.high) {
+                Ok(()) => break,
+                Err(FsError::Busy) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+            let Some(folder) = &folder else { return Err("it is in use".to_owned()) };
+            if is_held(folder, None, turn) {
+                let holders = match holders::of(folder, None).as_slice() {
+                    [] => String::new(),
+                    holders => format!(" by {}", holders.join(", ")),
+                };
+                return Err(format!("it is in use{holders}: close what is open in {}", folder.display()));
+            }
+            super::pause(PAUSE);
         }
         Ok(())
     }
@@ -443,10 +629,12 @@ impl Mounts {
         let mut order: Vec<_> =
             self.mounted.iter().map(|(&id, mounted)| (mounted.path.clone(), id)).collect();
         order.sort();
+        let snapshots = self.unmount_snapshots(|_| true)?;
         let mut gone = Vec::new();
         for (_, id) in order.into_iter().rev() {
             if let Err(error) = self.unmount_one(id) {
                 self.mount_again(&gone);
+                self.mount_snapshots_again(snapshots);
                 return Err(error);
             }
             gone.push(id);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::api::pool::{Create, Group, Word};
+use crate::api::{ItemKind, PropertyValue};
 use larder_device::{Device, FaultDevice, OpenMode};
 use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat};
 use larder_format::{HostId, Incarnation};
@@ -80,7 +81,7 @@ fn ended<T>(thread: ScopedJoinHandle<'_, T>) -> T {
 fn what_is_renamed_away_is_not_destroyed_with_where_it_was() {
     let bed = Bed::new();
     let live = bed.tank(&["tank/a", "tank/a/x", "tank/a/y"]);
-    let request = fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false };
+    let request = fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false, measure: false };
     let destroyed = scope(|scope| {
         let mounts = live.mounts.lock();
         let destroy = scope.spawn(|| bed.host.fs_destroy(request));
@@ -526,4 +527,195 @@ fn a_pool_that_could_not_be_made_leaves_no_labels() {
     let search = bed.dir.path().to_str().unwrap().to_owned();
     assert!(bed.host.importable(&[search]).unwrap().pools.is_empty());
     bed.host.pool_create(request).unwrap();
+}
+
+fn snapshots(names: &[&str], recursive: bool) -> Snapshot {
+    let names = names.iter().map(|&name| name.to_owned()).collect();
+    Snapshot { names, recursive, properties: BTreeMap::new() }
+}
+
+/// The request to destroy snapshots.
+fn gone(name: &str, recursive: bool) -> DestroySnapshots {
+    DestroySnapshots { name: name.to_owned(), recursive, dry_run: false, measure: true }
+}
+
+impl Bed {
+    /// The pool `tank` with `tank/a` and `tank/a/x`, and of all three the snapshots `1` to `4`.
+    fn tank_with_snapshots(&self) -> Arc<Live> {
+        let live = self.tank(&["tank/a", "tank/a/x"]);
+        for name in ["tank@1", "tank@2", "tank@3", "tank@4"] {
+            self.host.fs_snapshot(snapshots(&[name], true)).unwrap();
+        }
+        live
+    }
+
+    /// All snapshots, with properties of theirs, as `list` has them.
+    fn listed(&self, names: &[&str], depth: Option<u32>, properties: &[&str]) -> Vec<String> {
+        let all = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
+        let kinds = vec![ItemKind::Snapshot];
+        let request = fs::Get { names: all(names), depth, kinds, properties: all(properties) };
+        let value = |value: &PropertyValue| format!(" {}={}", value.name, value.value);
+        let items = self.host.fs_get(request).unwrap().items.into_iter();
+        items.map(|item| item.name + &item.properties.iter().map(value).collect::<String>()).collect()
+    }
+}
+
+#[test]
+fn snapshots_of_one_request_are_all_taken_in_one_commit_or_none_is() {
+    let bed = Bed::new();
+    bed.tank(&["tank/a", "tank/b"]);
+    let taken = bed.host.fs_snapshot(snapshots(&["tank@x"], true)).unwrap().taken;
+    assert_eq!(taken, ["tank@x", "tank/a@x", "tank/b@x"]);
+    let commits = bed.listed(&[], None, &["createtxg"]);
+    let commit = commits[0].strip_prefix("tank@x ").unwrap();
+    assert_eq!(commits, ["tank@x", "tank/a@x", "tank/b@x"].map(|name| format!("{name} {commit}")));
+
+    // One name that is taken stands for all.
+    bed.host.fs_snapshot(snapshots(&["tank/b@y", "tank/a@y", "tank/b@y"], false)).unwrap();
+    let error = bed.host.fs_snapshot(snapshots(&["tank@y"], true)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Exists);
+    let line = |name| format!("cannot create snapshot '{name}': dataset already exists");
+    assert_eq!(error.message, ["tank/a@y", "tank/b@y"].map(line).join("\n"));
+    let error = bed.host.fs_snapshot(snapshots(&["tank@z", "tank/c@z"], false)).unwrap_err();
+    assert_eq!(error, ApiError::no_such_dataset("tank/c"));
+    assert_eq!(bed.listed(&[], None, &["guid"]).len(), 5, "tank@x, tank/a@x, @y, tank/b@x, @y");
+    let error = bed.host.fs_snapshot(snapshots(&["nothing@z"], false)).unwrap_err();
+    assert_eq!(error, ApiError::no_such_dataset("nothing"));
+}
+
+#[test]
+fn snapshots_are_shown_behind_their_dataset_as_they_were_taken() {
+    let bed = Bed::new();
+    let live = bed.tank(&["tank/a"]);
+    for name in ["tank@z", "tank@b", "tank/a@c", "tank@a"] {
+        bed.host.fs_snapshot(snapshots(&[name], false)).unwrap();
+    }
+    let kinds = vec![ItemKind::Filesystem, ItemKind::Snapshot];
+    let all = fs::Get { kinds: kinds.clone(), properties: vec!["type".into()], ..fs::Get::default() };
+    let items = bed.host.fs_get(all).unwrap().items;
+    let names: Vec<_> = items.iter().map(|item| item.name.as_str()).collect();
+    assert_eq!(names, ["tank", "tank@z", "tank@b", "tank@a", "tank/a", "tank/a@c"]);
+    assert_eq!(items[1].get("type").unwrap().value, "snapshot");
+    assert_eq!(
+        bed.listed(&["tank"], Some(1), &["clones"]),
+        ["tank@z clones=", "tank@b clones=", "tank@a clones="]
+    );
+    assert_eq!(bed.listed(&["tank/a@c"], Some(0), &["userrefs"]), ["tank/a@c userrefs=0"]);
+    assert_eq!(bed.listed(&["tank/a@c"], Some(0), &["available", "mountpoint", "mounted"]), ["tank/a@c"]);
+
+    let missing = fs::Get { names: vec!["tank@b".into(), "tank@q".into()], ..fs::Get::default() };
+    assert_eq!(bed.host.fs_get(missing).unwrap_err(), ApiError::no_such_dataset("tank@q"));
+
+    bed.host.fs_set(set(&["tank"], &[("org.example:keep", "yes")])).unwrap();
+    let own = fs::Get { names: vec!["tank/a@c".into()], ..fs::Get::default() };
+    let item = bed.host.fs_get(own).unwrap().items.remove(0);
+    let record = &live.pool.snapshots(live.pool.dataset_by_name("tank/a").unwrap().id())[0];
+    for (name, value) in [
+        ("type", "snapshot".to_owned()),
+        ("guid", record.guid.to_string()),
+        ("creation", record.created.secs.to_string()),
+        ("createtxg", record.commit.to_string()),
+        ("referenced", record.referenced.to_string()),
+        ("compressratio", "1.00".to_owned()),
+        ("defer_destroy", "off".to_owned()),
+        ("org.example:keep", "yes".to_owned()),
+    ] {
+        assert_eq!(item.get(name).map(|property| &property.value), Some(&value), "{name}");
+    }
+    let from = &item.get("org.example:keep").unwrap().source;
+    assert_eq!(*from, crate::api::Source::Inherited("tank".into()));
+}
+
+#[test]
+fn lists_and_ranges_of_snapshots_are_destroyed_and_what_is_not_there_is_passed_over() {
+    let bed = Bed::new();
+    bed.tank_with_snapshots();
+    let rehearsal = DestroySnapshots { dry_run: true, ..gone("tank/a@2%3,none", true) };
+    let told = bed.host.fs_destroy_snapshots(rehearsal).unwrap().destroyed;
+    assert_eq!(told, ["tank/a@2", "tank/a@3", "tank/a/x@2", "tank/a/x@3"]);
+    assert_eq!(bed.listed(&[], None, &["guid"]).len(), 12);
+    assert_eq!(bed.host.fs_destroy_snapshots(gone("tank/a@2%3,none", true)).unwrap().destroyed, told);
+    assert_eq!(
+        bed.host.fs_destroy_snapshots(gone("tank@4,1", false)).unwrap().destroyed,
+        ["tank@1", "tank@4"]
+    );
+    let left = bed.listed(&[], None, &["mounted"]);
+    assert_eq!(left, ["tank@2", "tank@3", "tank/a@1", "tank/a@4", "tank/a/x@1", "tank/a/x@4"]);
+
+    let error = bed.host.fs_destroy_snapshots(gone("tank@none,4%", false)).unwrap_err();
+    assert_eq!(error.message, "could not find any snapshots to destroy; check snapshot names.");
+    let error = bed.host.fs_destroy_snapshots(gone("tank/q@a", false)).unwrap_err();
+    assert_eq!(error, ApiError::no_such_dataset("tank/q"));
+}
+
+#[test]
+fn no_snapshot_is_destroyed_while_one_of_them_is_in_use() {
+    let bed = Bed::new();
+    let live = bed.tank_with_snapshots();
+    let x = live.pool.dataset_by_name("tank/a/x").unwrap().id();
+    let view = live.pool.snapshot_view(x, "3").unwrap();
+    let error = bed.host.fs_destroy_snapshots(gone("tank@2%", true)).unwrap_err();
+    assert_eq!(error.message, "cannot destroy snapshot tank/a/x@3: dataset is busy");
+    assert_eq!(error.kind, ErrorKind::Busy);
+    let request = fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false, measure: false };
+    let error = bed.host.fs_destroy(request.clone()).unwrap_err();
+    assert!(error.message.ends_with("cannot destroy snapshot tank/a/x@3: dataset is busy"), "{error}");
+    assert_eq!(bed.listed(&[], None, &["guid"]).len(), 12);
+
+    drop(view);
+    let error =
+        bed.host.fs_destroy(fs::Destroy { recursive: false, name: "tank/a/x".into(), ..request.clone() });
+    let error = error.unwrap_err();
+    assert!(error.message.contains("it has snapshots: tank/a/x@1, tank/a/x@2, "), "{error}");
+    assert_eq!(error.hint.as_deref(), Some("larder fs destroy -r tank/a/x destroys them too"));
+    let destroyed = bed.host.fs_destroy(request).unwrap().destroyed;
+    assert_eq!(destroyed.len(), 10);
+    assert_eq!((&*destroyed[0], &*destroyed[4], &*destroyed[9]), ("tank/a/x@1", "tank/a/x", "tank/a"));
+    assert_eq!(names(&live), ["tank"]);
+}
+
+#[test]
+fn snapshots_are_renamed_with_those_below_or_none_is() {
+    let bed = Bed::new();
+    bed.tank_with_snapshots();
+    let rename = |from: &str, to: &str, recursive| {
+        let request = RenameSnapshot { from: from.into(), to: to.into(), recursive };
+        bed.host.fs_rename_snapshot(request.checked().unwrap())
+    };
+    bed.host.fs_destroy_snapshots(gone("tank/a@1", false)).unwrap();
+    rename("tank@1", "@one", true).unwrap();
+    assert_eq!(
+        bed.listed(&["tank@one", "tank/a/x@one"], Some(0), &["mounted"]),
+        ["tank@one", "tank/a/x@one"]
+    );
+    let error = rename("tank/a@2", "@3", true).unwrap_err();
+    assert_eq!(error.message, "cannot rename to 'tank/a@3': dataset already exists");
+    rename("tank/a/x@4", "@five", false).unwrap();
+    let error = rename("tank@3", "@five", true).unwrap_err();
+    assert_eq!(error.message, "cannot rename to 'tank/a/x@five': dataset already exists");
+    assert_eq!(rename("tank@none", "@x", true).unwrap_err(), ApiError::no_such_dataset("tank@none"));
+    let left = bed.listed(&["tank/a"], None, &["mounted"]);
+    assert_eq!(
+        left,
+        ["tank/a@2", "tank/a@3", "tank/a@4", "tank/a/x@one", "tank/a/x@2", "tank/a/x@3", "tank/a/x@five"]
+    );
+}
+
+#[test]
+fn a_rollback_names_the_newer_snapshots_that_stand_in_its_way() {
+    let bed = Bed::new();
+    let live = bed.tank_with_snapshots();
+    let rollback = |name: &str, drop_newer| bed.host.fs_rollback(Rollback { name: name.into(), drop_newer });
+    let error = rollback("tank/a@2", false).unwrap_err();
+    let message = "cannot rollback to 'tank/a@2': more recent snapshots or bookmarks exist\nuse '-r' to force deletion \
+                   of the following snapshots and bookmarks:\ntank/a@3\ntank/a@4";
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Busy, message));
+    assert_eq!(rollback("tank/a@none", true).unwrap_err(), ApiError::no_such_dataset("tank/a@none"));
+
+    let a = live.pool.dataset_by_name("tank/a").unwrap().id();
+    let view = live.pool.snapshot_view(a, "4").unwrap();
+    let error = rollback("tank/a@2", true).unwrap_err();
+    assert!(error.message.ends_with("cannot destroy snapshot tank/a@4: dataset is busy"), "{error}");
+    drop(view);
+    assert_eq!(bed.listed(&["tank/a"], Some(1), &["guid"]).len(), 4);
 }

@@ -79,6 +79,8 @@ const HEALTH: usize = 8;
 pub fn list(registry: Registry, columns: &[String], exact: bool) -> Table {
     let column = |name: &String| match registry.find(name) {
         Some(known) if known.name == "health" => Column::right("HEALTH", HEALTH),
+        // Of several snapshots.
+        Some(known) if known.name.ends_with('@') => Column::right(name.to_uppercase(), NUMBER),
         Some(known) if known.is_number() && (exact || known.kind != Kind::Time) => {
             Column::right(known.column.to_uppercase(), NUMBER)
         }
@@ -243,6 +245,40 @@ mod tests {
             "NAME        USED  AVAIL  REFER  MOUNTPOINT\n\
              tank       1.50T  1.50T    96K  /tank\n\
              tank/home     0B  1.50T    96K  /tank/home\n"
+        );
+    }
+
+    fn snapshot(name: &str, used: u64) -> Item {
+        let properties = vec![
+            value("used", &used.to_string(), Source::None),
+            value("referenced", "98304", Source::None),
+            value("written@monday", "2048", Source::None),
+            value("clones", "", Source::None),
+            value("userrefs", "0", Source::None),
+        ];
+        Item { name: name.into(), kind: ItemKind::Snapshot, properties }
+    }
+
+    #[test]
+    fn snapshots_are_listed_as_zfs_lists_them() {
+        let columns = names("name,used,available,referenced,mountpoint,written@monday");
+        let mut table = list(Registry::Dataset, &columns, false);
+        for item in [dataset("tank", 3 << 39), snapshot("tank@b", 1 << 20), snapshot("tank@a", 0)] {
+            list_row(&mut table, Registry::Dataset, &columns, &item, false);
+        }
+        assert_eq!(
+            table.render(false),
+            "NAME     USED  AVAIL  REFER  MOUNTPOINT  WRITTEN@MONDAY\n\
+             tank    1.50T  1.50T    96K  /tank                    -\n\
+             tank@b     1M      -    96K  -                       2K\n\
+             tank@a     0B      -    96K  -                       2K\n"
+        );
+        let asked = names("used,available,clones,userrefs,written@monday,written@tuesday");
+        let table = get(Registry::Dataset, &[snapshot("tank@b", 7)], &asked, &Field::ALL, &[], true);
+        assert_eq!(
+            table.render(true),
+            "tank@b\tused\t7\t-\ntank@b\tavailable\t-\t-\ntank@b\tclones\t\t-\ntank@b\tuserrefs\t0\t-\n\
+             tank@b\twritten@monday\t2048\t-\ntank@b\twritten@tuesday\t-\t-\n"
         );
     }
 

@@ -13,6 +13,7 @@ pub mod shape;
 pub mod status;
 mod table;
 
+use crate::api::properties;
 use larder_pool::property::{self, Kind, Property};
 
 /// Whose properties.
@@ -29,14 +30,15 @@ impl Registry {
     pub fn find(self, name: &str) -> Option<&'static Property> {
         match self {
             Self::Pool => property::pool(name),
-            Self::Dataset => property::dataset(name),
+            Self::Dataset => properties::dataset(name),
         }
     }
 
     /// The full name of a property, user properties included, when there can be one.
     pub fn full_name(self, name: &str) -> Option<String> {
         let user = self == Self::Dataset && property::is_user(name);
-        self.find(name).map(|known| known.name.to_owned()).or_else(|| user.then(|| name.to_owned()))
+        let as_it_is = user || (self == Self::Dataset && properties::since(name).is_some());
+        if as_it_is { Some(name.to_owned()) } else { self.find(name).map(|known| known.name.to_owned()) }
     }
 
     /// A value as people read it.

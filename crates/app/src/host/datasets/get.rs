@@ -1,119 +1,261 @@
-//! `fs get`, `fs list`: what datasets are.
+//! `fs get`, `fs list`: what datasets and snapshots are. Only what is asked for is looked up: what snapshots hold takes
+//! reading.
 
 use super::super::Host;
 use super::super::live::Live;
-use super::super::mounts::{below, mountpoint};
+use super::super::mounts::{below, id_of, mountpoint};
 use super::family;
 use crate::api::fs::Get;
-use crate::api::{Item, ItemKind, Items, PropertyValue, Result, Source};
+use crate::api::name::check_snapshot;
+use crate::api::{ApiError, Item, ItemKind, Items, PropertyValue, Result, Source, properties};
+use larder_format::DatasetId;
+use larder_format::tables::SnapshotRecord;
 use larder_pool::{Dataset, PropertySource, Usage, property};
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
-/// Properties of the datasets that are asked for, by name.
+/// Snapshots that are asked for by name, by their dataset.
+type Named<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
+
+/// Properties of the datasets and snapshots that are asked for, by name; snapshots behind their dataset, oldest first.
 pub fn get(host: &Host, request: &Get) -> Result<Items> {
+    let mut named = Named::new();
     for name in &request.names {
-        host.dataset(name)?;
-    }
-    let mut items = Vec::new();
-    for live in host.pools_named(&[])? {
-        let pool = &live.pool;
-        for dataset in family(&live, larder_pool::ROOT_DATASET) {
-            let name = pool.full_name(dataset.id());
-            if request.selects(&name) {
-                items.push(item(&live, &dataset, name, &request.properties));
-            }
+        if name.contains('@') {
+            let (dataset, own) = check_snapshot(name)?;
+            host.dataset(dataset).map_err(|_| ApiError::no_such_dataset(name))?;
+            named.entry(dataset).or_default().insert(own);
+        } else {
+            host.dataset(name)?;
         }
     }
-    items.sort_by(|a, b| a.name.split('/').cmp(b.name.split('/')));
+    let pools = host.pools_named(&[])?;
+    let mut datasets = Vec::new();
+    for live in &pools {
+        let looking = Rc::new(Looking { live, held: RefCell::default() });
+        let all = family(live, larder_pool::ROOT_DATASET).into_iter();
+        datasets.extend(all.map(|dataset| (live.pool.full_name(dataset.id()), dataset, Rc::clone(&looking))));
+    }
+    datasets.sort_by(|a, b| a.0.split('/').cmp(b.0.split('/')));
+    let mut items = Vec::new();
+    for (name, dataset, looking) in datasets {
+        if request.selects(&name) {
+            items.push(looking.dataset(&dataset, name.clone(), &request.properties));
+        }
+        looking.snapshots(&dataset, &name, request, named.remove(name.as_str()), &mut items)?;
+    }
     Ok(Items { items })
 }
 
-fn item(live: &Live, dataset: &Dataset, name: String, asked: &[String]) -> Item {
-    let names: Vec<String> = match asked {
-        [] => {
-            let known = property::DATASET.iter().map(|known| known.name.to_owned());
-            known.chain(user_properties(live, dataset)).collect()
-        }
-        _ => asked.to_vec(),
-    };
-    let properties = names.iter().filter_map(|property| value(live, dataset, property)).collect();
-    Item { name, kind: ItemKind::Filesystem, properties }
+/// A look at a pool's datasets, for one request.
+struct Looking<'a> {
+    live: &'a Live,
+    /// Bytes that only the snapshots of datasets hold, where they are known already.
+    held: RefCell<BTreeMap<DatasetId, Option<u64>>>,
 }
 
-/// Names of the user properties that apply to a dataset.
-fn user_properties(live: &Live, dataset: &Dataset) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    let mut at = live.pool.dataset(dataset.id());
-    while let Some(dataset) = at {
-        names.extend(dataset.local_properties().into_keys().filter(|name| property::is_user(name)));
-        let parent = dataset.parent();
-        at = live.pool.dataset(parent).filter(|_| parent != dataset.id());
+/// A property that Larder tells.
+fn told(name: &str, value: impl ToString) -> Option<PropertyValue> {
+    Some(PropertyValue { name: name.to_owned(), value: value.to_string(), source: Source::None })
+}
+
+impl Looking<'_> {
+    fn dataset(&self, dataset: &Dataset, name: String, asked: &[String]) -> Item {
+        let names: Vec<String> = match asked {
+            [] => {
+                let known = properties::of_filesystems().map(str::to_owned);
+                known.chain(self.user_properties(dataset)).collect()
+            }
+            _ => asked.to_vec(),
+        };
+        let properties = names.iter().filter_map(|property| self.value(dataset, &name, property)).collect();
+        Item { name, kind: ItemKind::Filesystem, properties }
     }
-    names
-}
 
-/// Usage of a dataset and all below it.
-fn total(live: &Live, dataset: &Dataset) -> Usage {
-    family(live, dataset.id()).iter().map(|dataset| dataset.usage()).fold(Usage::default(), |sum, one| {
-        Usage {
+    /// Adds those snapshots of a dataset that are asked for.
+    fn snapshots(
+        &self,
+        dataset: &Dataset,
+        full: &str,
+        request: &Get,
+        mut named: Option<BTreeSet<&str>>,
+        items: &mut Vec<Item>,
+    ) -> Result<()> {
+        let all = request.selects_snapshots_of(full);
+        if !all && named.is_none() {
+            return Ok(());
+        }
+        let records = self.live.pool.snapshots(dataset.id());
+        let names: Vec<String> = match request.properties.as_slice() {
+            [] => {
+                let known = properties::OF_SNAPSHOTS.iter().map(|&name| name.to_owned());
+                known.chain(self.user_properties(dataset)).collect()
+            }
+            asked => asked.to_vec(),
+        };
+        for record in &records {
+            let is_named = named.as_mut().is_some_and(|named| named.remove(record.name.as_str()));
+            let name = format!("{full}@{}", record.name);
+            if all || (is_named && request.names_snapshot(&name)) {
+                let value = |property: &String| self.of_snapshot(dataset, record, &name, property);
+                let properties = names.iter().filter_map(value).collect();
+                items.push(Item { name, kind: ItemKind::Snapshot, properties });
+            }
+        }
+        match named.and_then(|missing| missing.first().copied()) {
+            Some(missing) => Err(ApiError::no_such_dataset(&format!("{full}@{missing}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Names of the user properties that apply to a dataset.
+    fn user_properties(&self, dataset: &Dataset) -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
+        let mut at = self.live.pool.dataset(dataset.id());
+        while let Some(dataset) = at {
+            names.extend(dataset.local_properties().into_keys().filter(|name| property::is_user(name)));
+            let parent = dataset.parent();
+            at = self.live.pool.dataset(parent).filter(|_| parent != dataset.id());
+        }
+        names
+    }
+
+    /// Bytes that only the snapshots of a dataset hold, all of them together; none where that cannot be read.
+    fn held(&self, dataset: DatasetId) -> Option<u64> {
+        let known = self.held.borrow().get(&dataset).copied();
+        known.unwrap_or_else(|| {
+            let records = self.live.pool.snapshots(dataset).into_iter();
+            let names: Vec<_> = records.map(|record| record.name).collect();
+            let held = match names.is_empty() {
+                true => Some(0),
+                false => self.live.pool.snapshot_space(dataset, &names).ok(),
+            };
+            self.held.borrow_mut().insert(dataset, held);
+            held
+        })
+    }
+
+    /// The same of a dataset and all below it, as far as it can be read.
+    fn held_by_family(&self, dataset: DatasetId) -> u64 {
+        family(self.live, dataset).iter().filter_map(|dataset| self.held(dataset.id())).sum()
+    }
+
+    /// Usage of a dataset and all below it.
+    fn total(&self, dataset: &Dataset) -> Usage {
+        let family = family(self.live, dataset.id());
+        family.iter().map(|dataset| dataset.usage()).fold(Usage::default(), |sum, one| Usage {
             referenced: sum.referenced + one.referenced,
             logical: sum.logical + one.logical,
             stored: sum.stored + one.stored,
-        }
-    })
-}
+        })
+    }
 
-fn value(live: &Live, dataset: &Dataset, name: &str) -> Option<PropertyValue> {
-    let pool = &live.pool;
-    let told = |value: String| Some(PropertyValue { name: name.to_owned(), value, source: Source::None });
-    match name {
-        "type" => return told("filesystem".to_owned()),
-        "creation" => return told(dataset.created().secs.to_string()),
-        "used" => return told(pool.share(dataset.id()).used.to_string()),
-        "usedbysnapshots" => return told("0".to_owned()),
-        "usedbydataset" => return told(pool.share(dataset.id()).dataset.to_string()),
-        "usedbychildren" => return told(pool.share(dataset.id()).children.to_string()),
-        "usedbyrefreservation" => return told(pool.share(dataset.id()).refreservation.to_string()),
-        "available" => return told(pool.space_of(dataset).available.to_string()),
-        "referenced" => return told(dataset.usage().referenced.to_string()),
-        "logicalused" => return told(total(live, dataset).logical.to_string()),
-        "logicalreferenced" => return told(dataset.usage().logical.to_string()),
-        "compressratio" => {
-            let total = total(live, dataset);
-            return told(ratio(total.logical, total.stored));
+    fn value(&self, dataset: &Dataset, full: &str, name: &str) -> Option<PropertyValue> {
+        let (live, pool, id) = (self.live, &self.live.pool, dataset.id());
+        match name {
+            "name" => return told(name, full),
+            "type" => return told(name, "filesystem"),
+            "creation" => return told(name, dataset.created().secs),
+            "used" => return told(name, pool.share(id).used + self.held_by_family(id)),
+            "usedbysnapshots" => return told(name, self.held(id)?),
+            "usedbydataset" => return told(name, pool.share(id).dataset),
+            "usedbychildren" => {
+                let own = self.held(id).unwrap_or(0);
+                return told(name, pool.share(id).children + self.held_by_family(id) - own);
+            }
+            "usedbyrefreservation" => return told(name, pool.share(id).refreservation),
+            "available" => return told(name, pool.space_of(dataset).available),
+            "referenced" => return told(name, dataset.usage().referenced),
+            "logicalused" => return told(name, self.total(dataset).logical),
+            "logicalreferenced" => return told(name, dataset.usage().logical),
+            "compressratio" => {
+                let total = self.total(dataset);
+                return told(name, ratio(total.logical, total.stored));
+            }
+            "mounted" => {
+                let mounted = live.table.path(id).is_some();
+                return told(name, if mounted { "yes" } else { "no" });
+            }
+            "createtxg" => return told(name, dataset.birth()),
+            "guid" => return told(name, dataset.guid()),
+            "written" => return told(name, pool.written(id, None, None).ok()?),
+            "mountpoint" => {
+                let (value, from) = mountpoint(pool, dataset);
+                let value = match value.strip_prefix('/') {
+                    Some(_) => below(live.altroot.as_deref(), value.into()).to_string_lossy().into_owned(),
+                    None => value,
+                };
+                let source = match from {
+                    None => Source::Default,
+                    Some(from) if from == id => Source::Local,
+                    Some(from) => Source::Inherited(pool.full_name(from)),
+                };
+                return Some(PropertyValue { name: name.to_owned(), value, source });
+            }
+            _ => {}
         }
-        "mounted" => {
-            let mounted = live.table.path(dataset.id()).is_some();
-            return told(if mounted { "yes" } else { "no" }.to_owned());
+        if let Some(snapshot) = properties::since(name) {
+            return told(name, pool.written(id, None, Some(snapshot)).ok()?);
         }
-        "createtxg" => return told(dataset.birth().to_string()),
-        "guid" => return told(dataset.guid().to_string()),
-        "mountpoint" => {
-            let (value, from) = mountpoint(pool, dataset);
-            let value = match value.strip_prefix('/') {
-                Some(_) => below(live.altroot.as_deref(), value.into()).to_string_lossy().into_owned(),
-                None => value,
-            };
-            let source = match from {
-                None => Source::Default,
-                Some(id) if id == dataset.id() => Source::Local,
-                Some(id) => Source::Inherited(pool.full_name(id)),
-            };
-            return Some(PropertyValue { name: name.to_owned(), value, source });
+        let known = properties::dataset(name);
+        if known.is_some_and(|known| known.access == property::Access::ReadOnly) {
+            return None;
         }
-        _ => {}
+        let effective = pool.effective(id, name)?;
+        let source = match effective.source {
+            PropertySource::Local => Source::Local,
+            PropertySource::Default => Source::Default,
+            PropertySource::Inherited(id) => Source::Inherited(pool.full_name(id)),
+        };
+        Some(PropertyValue { name: name.to_owned(), value: effective.value, source })
     }
-    let known = property::dataset(name);
-    if known.is_some_and(|known| known.access == property::Access::ReadOnly) {
-        return None;
+
+    /// A property of the snapshot `record` of `dataset`.
+    fn of_snapshot(
+        &self,
+        dataset: &Dataset,
+        record: &SnapshotRecord,
+        full: &str,
+        name: &str,
+    ) -> Option<PropertyValue> {
+        let pool = &self.live.pool;
+        let at = || self.live.table.path_of_snapshot(id_of(record));
+        match name {
+            "name" => told(name, full),
+            "type" => told(name, "snapshot"),
+            "creation" => told(name, record.created.secs),
+            "used" => {
+                let own = std::slice::from_ref(&record.name);
+                told(name, pool.snapshot_space(record.dataset, own).ok()?)
+            }
+            "referenced" => told(name, record.referenced),
+            "logicalreferenced" => told(name, record.logical),
+            "compressratio" => told(name, ratio(record.logical, record.stored)),
+            "createtxg" => told(name, record.commit),
+            "guid" => told(name, record.guid),
+            "userrefs" => told(name, 0),
+            "defer_destroy" => told(name, "off"),
+            "clones" => told(name, ""),
+            "written" => told(name, pool.written(record.dataset, Some(&record.name), None).ok()?),
+            "mounted" => at().and_then(|_| told(name, "yes")),
+            "mountpoint" => told(name, at()?.to_string_lossy()),
+            _ if name.starts_with("written@") => {
+                let since = properties::since(name)?;
+                told(name, pool.written(record.dataset, Some(&record.name), Some(since)).ok()?)
+            }
+            _ if property::is_user(name) => {
+                let effective = pool.effective(dataset.id(), name)?;
+                let from = match effective.source {
+                    PropertySource::Inherited(from) => from,
+                    _ => dataset.id(),
+                };
+                let source = Source::Inherited(pool.full_name(from));
+                Some(PropertyValue { name: name.to_owned(), value: effective.value, source })
+            }
+            _ => None,
+        }
     }
-    let effective = pool.effective(dataset.id(), name)?;
-    let source = match effective.source {
-        PropertySource::Local => Source::Local,
-        PropertySource::Default => Source::Default,
-        PropertySource::Inherited(id) => Source::Inherited(pool.full_name(id)),
-    };
-    Some(PropertyValue { name: name.to_owned(), value: effective.value, source })
 }
 
 /// Compression ratio, as `1.50`; at least 1.00.

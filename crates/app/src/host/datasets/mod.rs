@@ -6,6 +6,8 @@ mod get;
 mod mounting;
 mod properties;
 mod rename;
+mod rollback;
+mod snapshots;
 
 pub use create::create;
 pub use destroy::destroy;
@@ -13,6 +15,8 @@ pub use get::get;
 pub use mounting::{mount, unmount};
 pub use properties::{inherit, set};
 pub use rename::rename;
+pub use rollback::rollback;
+pub use snapshots::{destroy as destroy_snapshots, rename as rename_snapshot, snapshot};
 
 use super::live::Live;
 use super::mounts::{Mounts, Target, can_mount, target};
@@ -57,14 +61,40 @@ fn moved(
         mounts.mount_again(&gone);
         return Err(error);
     }
-    let all: BTreeSet<_> = family.iter().chain(&gone).copied().collect();
+    Ok(mount_again(live, mounts, family.iter().chain(&gone), |dataset| {
+        let wanted = can_mount(&live.pool, dataset);
+        wanted == "on" || (wanted == "noauto" && gone.contains(&dataset.id()))
+    }))
+}
+
+/// Does what nobody may see the files of a dataset meanwhile of: what is mounted of it and below it is unmounted before
+/// and mounted again after. Gives what became of mounting. When the change fails, all is mounted that was.
+fn hidden(
+    live: &Live,
+    mounts: &mut Mounts,
+    dataset: DatasetId,
+    change: impl FnOnce(&mut Mounts) -> Result<()>,
+) -> Result<Remounted> {
+    let gone = mounts.unmount(dataset)?;
+    if let Err(error) = change(mounts) {
+        mounts.mount_again(&gone);
+        return Err(error);
+    }
+    Ok(mount_again(live, mounts, &gone, |_| true))
+}
+
+/// Mounts those of some datasets that are wanted and have a place, parents first.
+fn mount_again<'a>(
+    live: &Live,
+    mounts: &mut Mounts,
+    all: impl IntoIterator<Item = &'a DatasetId>,
+    wanted: impl Fn(&Dataset) -> bool,
+) -> Remounted {
+    let all: BTreeSet<_> = all.into_iter().copied().collect();
     let mut again: Vec<_> = all
         .into_iter()
         .filter_map(|id| live.pool.dataset(id))
-        .filter(|dataset| {
-            let wanted = can_mount(&live.pool, dataset);
-            wanted == "on" || (wanted == "noauto" && gone.contains(&dataset.id()))
-        })
+        .filter(|dataset| wanted(dataset))
         .filter(|dataset| matches!(target(&live.pool, dataset), Target::Path(_)))
         .map(|dataset| (live.pool.full_name(dataset.id()), dataset))
         .collect();
@@ -75,7 +105,7 @@ fn moved(
             mounted = mounted.and(mounts.mount(&dataset));
         }
     }
-    Ok(mounted)
+    mounted
 }
 
 /// Whether a property says where datasets are mounted.

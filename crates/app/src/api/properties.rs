@@ -1,0 +1,83 @@
+//! The registry of datasets' properties, with those that came with snapshots.
+
+use larder_pool::property::{self, Access, Kind, Property};
+
+const BYTES: Kind = Kind::Bytes(0, u64::MAX);
+
+const fn told(name: &'static str, kind: Kind, values: &'static str, about: &'static str) -> Property {
+    Property {
+        name,
+        column: name,
+        kind,
+        default: None,
+        inherited: false,
+        access: Access::ReadOnly,
+        values,
+        about,
+    }
+}
+
+/// A property of datasets for `written@SNAPSHOT`.
+static WRITTEN_SINCE: Property =
+    told("written@", BYTES, "<size>", "referenced space that was written since that snapshot");
+
+/// Those that [`larder_pool::property`] does not have. `name` is in no `all`.
+#[rustfmt::skip]
+static MORE: &[Property] = &[
+    told("name", Kind::Text(255), "<name>", "its name, pool included"),
+    told("written", BYTES, "<size>", "referenced space that was written since the snapshot before"),
+    told("userrefs", Kind::Number(0, u64::MAX), "<count>", "holds on the snapshot; there are none in this version"),
+    told("clones", Kind::Text(4096), "<dataset>,...", "datasets made of the snapshot; there are none in this version"),
+    told("defer_destroy", Kind::Word(&["on", "off"]), "on | off", "whether the snapshot goes with its last hold or clone"),
+];
+
+/// Those of snapshots, in the order in which `get all` shows them.
+pub const OF_SNAPSHOTS: &[&str] = &[
+    "type",
+    "creation",
+    "used",
+    "referenced",
+    "compressratio",
+    "createtxg",
+    "guid",
+    "defer_destroy",
+    "userrefs",
+    "written",
+    "logicalreferenced",
+    "clones",
+];
+
+/// The names of those of datasets with files, in the order in which `get all` shows them. `written` waits for a commit
+/// that is under way, and is told only when it is asked for: whoever only looks waits for none.
+pub fn of_filesystems() -> impl Iterator<Item = &'static str> {
+    property::DATASET.iter().map(|known| known.name)
+}
+
+/// The dataset property of this name or column.
+pub fn dataset(name: &str) -> Option<&'static Property> {
+    if since(name).is_some() {
+        return Some(&WRITTEN_SINCE);
+    }
+    property::dataset(name).or_else(|| MORE.iter().find(|property| property.name == name))
+}
+
+/// The snapshot of `written@SNAPSHOT`.
+pub fn since(name: &str) -> Option<&str> {
+    name.strip_prefix(WRITTEN_SINCE.name).filter(|snapshot| !snapshot.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_snapshots_have_is_known() {
+        for name in OF_SNAPSHOTS {
+            assert_eq!(dataset(name).expect(name).name, *name);
+        }
+        assert_eq!(dataset("written@a").unwrap().display("1024"), "1K");
+        assert_eq!(since("written@a-b"), Some("a-b"));
+        assert!(dataset("written@").is_none() && since("written").is_none());
+        assert!(MORE.iter().all(|property| property::dataset(property.name).is_none()));
+    }
+}

@@ -1,0 +1,248 @@
+//! Requests and replies of `larder fs` about snapshots, and the names in them: `tank/home@monday`, and where several
+//! are destroyed `tank/home@a,b%d`.
+
+use super::{ApiError, ErrorKind, Properties, Result, name};
+use serde::{Deserialize, Serialize};
+
+/// Takes snapshots, all at one moment; all of them, or none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Their names, of datasets of one pool.
+    pub names: Vec<String>,
+    /// Of all datasets below too.
+    pub recursive: bool,
+    /// Their own properties.
+    pub properties: Properties,
+}
+
+/// Snapshots that were taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// Names.
+    pub taken: Vec<String>,
+}
+
+/// Destroys snapshots; all of them, or none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DestroySnapshots {
+    /// `DATASET@a,b%d`; see [`spans`].
+    pub name: String,
+    /// Those of these names of all datasets below too.
+    pub recursive: bool,
+    /// Only tell.
+    pub dry_run: bool,
+    /// Tell how much space comes back, which takes a while.
+    pub measure: bool,
+}
+
+/// Has a dataset hold again what a snapshot holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rollback {
+    /// The snapshot.
+    pub name: String,
+    /// Destroy the snapshots that are newer; without it, they are a reason to refuse.
+    pub drop_newer: bool,
+}
+
+/// Renames a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RenameSnapshot {
+    /// The old name.
+    pub from: String,
+    /// The new name, of the same dataset.
+    pub to: String,
+    /// Those of this name of all datasets below too.
+    pub recursive: bool,
+}
+
+/// Some snapshots of a dataset, as one part of a list names them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Span {
+    /// The one of this name.
+    One(String),
+    /// From one to another, both included, as they were taken; without a name from the oldest, or to the newest.
+    Range(Option<String>, Option<String>),
+}
+
+impl Span {
+    /// Adds those that are meant of `all` (oldest first), by their places. Of a range whose ends are not both there
+    /// none is.
+    fn choose(&self, all: &[&str], chosen: &mut [bool]) {
+        let at = |wanted: &String| all.iter().position(|name| name == wanted);
+        let ends = match self {
+            Self::One(name) => at(name).map(|at| (at, at)),
+            Self::Range(from, to) => {
+                let from = from.as_ref().map_or(Some(0), at);
+                let to = to.as_ref().map_or(all.len().checked_sub(1), at);
+                from.zip(to)
+            }
+        };
+        if let Some((from, to)) = ends
+            && from <= to
+        {
+            chosen[from..=to].fill(true);
+        }
+    }
+}
+
+/// Which of `all` names (oldest first) are meant, in that order; those that are not there are passed over.
+pub fn chosen<'a>(spans: &[Span], all: &[&'a str]) -> Vec<&'a str> {
+    let mut chosen = vec![false; all.len()];
+    spans.iter().for_each(|span| span.choose(all, &mut chosen));
+    all.iter().zip(chosen).filter(|(_, is)| *is).map(|(name, _)| *name).collect()
+}
+
+/// Splits `DATASET@a,b%d`: names separated by commas, ranges by `%`.
+///
+/// # Errors
+/// Usage, when it is none, or names what no snapshot can be called.
+pub fn spans(text: &str) -> Result<(&str, Vec<Span>)> {
+    let Some((dataset, list)) = text.split_once('@') else {
+        return Err(ApiError::usage(format!("'{text}' names no snapshot: that is DATASET@NAME")));
+    };
+    name::check_dataset(dataset)?;
+    let name = |part: &str| name::check_snapshot(&format!("{dataset}@{part}")).map(|_| part.to_owned());
+    let end = |part: &str| if part.is_empty() { Ok(None) } else { name(part).map(Some) };
+    let span = |part: &str| match part.split_once('%') {
+        Some((from, to)) => Ok(Span::Range(end(from)?, end(to)?)),
+        None => Ok(Span::One(name(part)?)),
+    };
+    Ok((dataset, list.split(',').map(span).collect::<Result<_>>()?))
+}
+
+impl Snapshot {
+    /// The request, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        let cannot = |name: &str, why: &str| format!("cannot create snapshot '{name}': {why}");
+        let Some(first) = self.names.first() else { return Err(ApiError::usage("name a snapshot")) };
+        if !self.properties.is_empty() {
+            return Err(ApiError::new(ErrorKind::Unsupported, "properties of snapshots cannot be set yet"));
+        }
+        for name in &self.names {
+            let checked = name::check_snapshot(name);
+            checked.map_err(|error| ApiError { message: cannot(name, &error.message), ..error })?;
+            if name::pool_of(name) != name::pool_of(first) {
+                let why = "snapshots of several pools are not of one moment";
+                return Err(ApiError::usage(cannot(name, why)));
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl DestroySnapshots {
+    /// The request, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        spans(&self.name)?;
+        Ok(self)
+    }
+}
+
+impl Rollback {
+    /// The request, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        name::check_snapshot(&self.name)?;
+        Ok(self)
+    }
+}
+
+impl RenameSnapshot {
+    /// The request with both names in full, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(mut self) -> Result<Self> {
+        let (dataset, _) = name::check_snapshot(&self.from)?;
+        if self.to.starts_with('@') {
+            self.to = format!("{dataset}{}", self.to);
+        }
+        let refuse = |why: &str| Err(ApiError::usage(format!("cannot rename '{}': {why}", self.from)));
+        if !self.to.contains('@') {
+            return refuse("a snapshot stays one: DATASET@NAME, or @NAME");
+        }
+        if name::check_snapshot(&self.to)?.0 != dataset {
+            return refuse("a snapshot stays with its dataset");
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+    fn among_all(list: &str) -> String {
+        let name = format!("tank/x@{list}");
+        let (dataset, spans) = spans(&name).unwrap();
+        assert_eq!(dataset, "tank/x");
+        chosen(&spans, &ALL).concat()
+    }
+
+    #[test]
+    fn lists_and_ranges_name_snapshots_as_they_were_taken() {
+        for (list, names) in [
+            ("a", "a"),
+            ("d,b", "bd"),
+            ("a,b%d", "abcd"),
+            ("b%", "bcde"),
+            ("%b", "ab"),
+            ("%", "abcde"),
+            ("c%c", "c"),
+            ("a,gone,e", "ae"),
+            ("gone", ""),
+            ("d%b", ""),
+            ("a,b%gone", "a"),
+            ("gone%d,e", "e"),
+            ("a%b,b%c,a", "abc"),
+        ] {
+            assert_eq!(among_all(list), names, "{list}");
+        }
+        assert!(chosen(&[Span::Range(None, None)], &[]).is_empty());
+    }
+
+    #[test]
+    fn what_names_no_snapshot_is_refused() {
+        for bad in ["tank", "tank@", "tank@a,", "tank@a b#", "@a", "tank//x@a", "tank@a@b", "tank@a%b%c"] {
+            assert!(spans(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn snapshots_of_one_request_are_of_one_pool_and_have_no_properties() {
+        let request = |names: &[&str], properties: Properties| {
+            let names = names.iter().map(|&name| name.to_owned()).collect();
+            Snapshot { names, recursive: false, properties }.checked()
+        };
+        request(&["tank/a@x", "tank@x"], Properties::new()).unwrap();
+        let error = request(&["tank@x", "other@x"], Properties::new()).unwrap_err();
+        assert!(error.message.starts_with("cannot create snapshot 'other@x': "), "{error}");
+        let error = request(&["tank@a*"], Properties::new()).unwrap_err();
+        assert!(error.message.starts_with("cannot create snapshot 'tank@a*': "), "{error}");
+        let error = request(&["tank@x"], [("a:b".into(), "c".into())].into()).unwrap_err();
+        assert_eq!(error.message, "properties of snapshots cannot be set yet");
+        assert!(request(&[], Properties::new()).is_err());
+    }
+
+    #[test]
+    fn a_snapshot_is_renamed_within_its_dataset() {
+        let rename = |from: &str, to: &str| {
+            RenameSnapshot { from: from.into(), to: to.into(), recursive: false }.checked().map(|it| it.to)
+        };
+        assert_eq!(rename("tank/a@x", "@y").unwrap(), "tank/a@y");
+        assert_eq!(rename("tank/a@x", "tank/a@y").unwrap(), "tank/a@y");
+        for to in ["tank@y", "tank/b@y", "y", "@", "@y#"] {
+            assert!(rename("tank/a@x", to).is_err(), "{to}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `fs rollback`.
+
+use super::super::Host;
+use super::super::error::NOTHING_CHANGED;
+use super::snapshots::{Going, end};
+use super::{found, hidden};
+use crate::api::fs::Destroyed;
+use crate::api::name::{check_snapshot, pool_of};
+use crate::api::snapshots::Rollback;
+use crate::api::{ApiError, ErrorKind, Result};
+
+/// Has a dataset hold again what a snapshot holds; what is mounted of it is unmounted meanwhile, and so are its
+/// snapshots. Gives the newer ones that are gone.
+pub fn rollback(host: &Host, request: &Rollback) -> Result<Destroyed> {
+    let (full, name) = check_snapshot(&request.name)?;
+    let (live, _) = host.dataset(full)?;
+    // Names and mounts change under this lock alone.
+    let mut mounts = live.mounts.lock();
+    let dataset = found(&live, full)?;
+    let mut records = live.pool.snapshots(dataset.id());
+    let Some(at) = records.iter().position(|record| record.name == name) else {
+        return Err(ApiError::no_such_dataset(&request.name));
+    };
+    let newer = Going { dataset: dataset.id(), records: records.split_off(at + 1) };
+    let destroyed = newer.full_names(&live);
+    if !destroyed.is_empty() && !request.drop_newer {
+        return Err(refusal(&request.name, &destroyed));
+    }
+    let doing = format!("cannot rollback to '{}'", request.name);
+    let mut roll = || {
+        let shown = mounts.unmount_snapshots_of(dataset.id())?;
+        let outcome = hidden(&live, &mut mounts, dataset.id(), |mounts| {
+            // Nothing of the head is left in memory.
+            live.pool.commit()?;
+            end(&live, mounts, [&newer])?;
+            Ok(live.pool.rollback(dataset.id(), name)?)
+        });
+        mounts.mount_snapshots_again(shown);
+        outcome?.map_err(|error| error.safe("the dataset: it is as the snapshot was, only not mounted"))
+    };
+    roll().map_err(|error: ApiError| error.within(doing).of_pool(pool_of(full)))?;
+    Ok(Destroyed { destroyed, reclaimed: 0 })
+}
+
+fn refusal(name: &str, newer: &[String]) -> ApiError {
+    let message = format!(
+        "cannot rollback to '{name}': more recent snapshots or bookmarks exist\n\
+         use '-r' to force deletion of the following snapshots and bookmarks:\n{}",
+        newer.join("\n")
+    );
+    ApiError::new(ErrorKind::Busy, message).safe(NOTHING_CHANGED).hint(format!(
+        "to keep them, copy single files out of DIR/.zfs/snapshot; to destroy them: larder fs rollback --drop-newer {name}"
+    ))
+}
