@@ -119,7 +119,7 @@ impl Pool {
     /// # Errors
     /// When a tree cannot be read: that one is left alone until the next import. When nothing may be written.
     pub fn remains_step(&self) -> Result<bool> {
-        if self.snapshots.lock().remains.is_empty() || self.is_map_large() {
+        if self.snapshots.lock().remains.is_empty() {
             return Ok(false);
         }
         // No commit comes between: the nodes of what came after, as it is committed, stay where they are.

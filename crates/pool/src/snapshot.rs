@@ -173,7 +173,7 @@ impl Pool {
         let removed = self.tables.lock().remove(&nodes, &Table::snapshot_key(dataset, high));
         if let Err(error) = removed {
             self.forget_remains(high);
-            return Err(error.into());
+            return Err(error);
         }
         state.record.protected_below = self.snapshots.lock().protected_below(dataset);
         state.changed = true;

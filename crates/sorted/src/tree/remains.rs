@@ -87,7 +87,7 @@ impl Remains {
                 }
                 // The old tree has nothing there.
                 (Side::New, old, new) if new.is_before(&old) => self.new.pass(|_| ()),
-                (_, ..) if read >= max => return Ok(true),
+                _ if read >= max => return Ok(true),
                 (Side::Old, Next::Subtree { ptr, fence }, _) => {
                     let node = load_checked(store, ptr, &fence).inspect_err(|_| self.unread = Some(ptr))?;
                     read += 1;
