@@ -493,7 +493,7 @@ layout! {
         dataset: DatasetId = 0,
         /// Every block id that it can refer to is lower; taken for it alone.
         high: BlockId = 8,
-        /// What has this id or a lower one may be held by the snapshot before it, and stays.
+        /// Blocks up to this id may be held by the snapshot before it, and stay.
         floor: BlockId = 16,
         /// The root of the tree.
         root: BlockPtr = 24,

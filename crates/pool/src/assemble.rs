@@ -7,9 +7,8 @@ use crate::fence::Fence;
 use crate::intent_log::IntentLog;
 use crate::ledger::Damage;
 use crate::pool::Pool;
-use crate::remains::Remains;
 use crate::shared::Shared;
-use crate::snapshots::Snapshots;
+use crate::snapshots::{Left, Snapshots};
 use larder_format::checksum::ChecksumKind;
 use larder_format::tables::SnapshotRecord;
 use larder_format::{Corrupt, DatasetId, Reason, Timestamp};
@@ -66,7 +65,7 @@ impl Pool {
                 state.remains_below = state.remains_below.max(record.high);
             }
         }
-        snapshots.remains = remains.into_iter().map(|record| (record.high, Remains::open(record))).collect();
+        snapshots.remains = remains.into_iter().map(|record| (record.high, Left::open(record))).collect();
         let pool = Arc::new(Pool {
             began: shared.store.world.clock.monotonic(),
             changes: Default::default(),

@@ -432,7 +432,7 @@ impl Pool {
             // A snapshot that this commit takes is of the tree as it is now, without them.
             let mut dropped = state.tree.take_dropped();
             dropped.iter().for_each(|ptr| self.shared.damage.doubt(dataset.id(), ptr.id));
-            // What remains of a snapshot is found by them.
+            // The remains of a snapshot are found by them.
             let was_protected =
                 std::mem::replace(&mut state.was_protected_below, state.record.protected_below);
             dropped.retain(|ptr| is_free_to_die(&mut state.record, *ptr) && ptr.id > was_protected);

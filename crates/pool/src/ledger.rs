@@ -190,8 +190,8 @@ impl Damage {
         new
     }
 
-    /// A range of a file of a dataset, or of a snapshot (by its high id; else [`HEAD`]), can neither be read nor rebuilt:
-    /// that of the extent at `offset`, whose block is `block`.
+    /// A range of a file of a dataset, or of a snapshot (by its high id; else [`HEAD`]), can neither be read nor
+    /// rebuilt: that of the extent at `offset`, whose block is `block`.
     pub fn note_unreadable(
         &self,
         (dataset, snapshot): (DatasetId, BlockId),

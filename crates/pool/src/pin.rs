@@ -20,7 +20,7 @@ impl Pool {
     pub fn pin(&self, _nobody_enters: &RwLockWriteGuard<'_, ()>, commit: CommitId) -> Pinned {
         let (mut members, mut origins) = (Vec::new(), Vec::new());
         let remaining = self.remaining() as u64;
-        // What remains of snapshots may be anything.
+        // Remains of snapshots may be anything.
         let mut held = remaining;
         for dataset in self.trees() {
             let lineage = dataset.id();

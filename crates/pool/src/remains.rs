@@ -1,37 +1,38 @@
-//! Remains: what a snapshot held alone that was destroyed, and what a head had come to hold that was rolled back.
+//! Remains: blocks that only a destroyed snapshot, or a head before its rollback, referred to.
 //!
-//! Destroying a snapshot, and rolling back, leave a tree behind that nobody names any more: a note in the tables, in
-//! the same commit. [`Pool::remains_step`] goes through it in order of keys and frees what *came after* it in its
-//! dataset has not, its next snapshot or without one its head: [`larder_sorted::tree::Remains`] compares them. The cost
-//! depends on what differs. What has an id up to the note's floor, the high id of the snapshot before, that one holds
-//! or nobody does but who refers to shared blocks.
+//! Destroying a snapshot and rolling back leave a tree that has no name any more. A note in the tables, in the same
+//! commit, keeps its root. [`Pool::remains_step`] walks the tree in order of keys, beside that of its *successor*: the
+//! next snapshot of the dataset by high id, else the head ([`larder_sorted::tree::Remains`]). Blocks that the successor
+//! does not have are freed, at a cost that depends on the differences alone. Ids up to the note's floor are passed
+//! over: it is the high id of the snapshot before, which holds those blocks.
 //!
 //! # Each block dies once
-//! or is said to be dead more often, which is the same: ids are marked `DEAD`, and the free queue asks the map.
-//! - What came after has it, and drops it later: it frees it, for the snapshot is no more, and protects nothing.
-//! - It was dropped while the snapshot was there: whoever came after has it not when the destroying commit is durable,
-//!   and no step is taken before.
-//! - Several destroyed in a row, or one while the one before it is gone through: what came after is looked for at each
-//!   step. Each frees what the first that is left does not hold.
+//! The same block may be told more than once. So ids are marked `DEAD`, and the free queue asks the map.
+//! - The successor has the block and drops it later: then the head frees it, since no snapshot protects it any more.
+//! - The head dropped it while the snapshot was there: no committed successor has it once the destroying commit is
+//!   durable, and no step is taken before.
+//! - Several in a row are destroyed, or the one before while this one is walked: each step looks for the successor
+//!   anew, and each block dies with the last of them that has it.
 //! - Shared blocks are left to GC by the queue. An extent keeps its key for life, or its block is shared from then on:
-//!   [`crate::Update::move_block`]. GC, which does not know these trees, lets no block be shared no more meanwhile.
-//! - Blocks dropped since the last commit are said to be dead by the commit, too: it asks the map as well while there
-//!   are notes.
+//!   [`crate::Update::move_block`]. GC does not know these trees, and while there are notes takes `SHARED` from no
+//!   block.
+//! - A commit frees what was dropped since the last one; while there are notes it asks the map too.
 //!
 //! # The tree fades
-//! Nodes that what came after has as well are freed when that drops them, but none in the very commit that destroys.
-//! A node that the map does not know is such a one, or GC freed it, and so is, nearly always, all below it: it is
-//! passed over, and GC told that something may be left.
+//! Nodes that the successor has as well are freed when the head drops them, though none in the destroying commit.
+//! A node that the map does not know is one of those, or was freed by GC; so are, nearly always, all below it. It is
+//! passed over, and GC is told that something may be left.
 //!
 //! # Crashes
-//! How far it came is in the note, durable with the frees.
+//! The note has the walk's position, durable with what was freed.
 
 use crate::dataset::{Dataset, State};
 use crate::pool::Pool;
+use crate::snapshots::Left;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::tables::{RemainsRecord, SnapshotRecord, Table};
-use larder_format::{BlockId, BlockPtr, CommitId, DatasetId};
+use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_sorted::tree::{Remain, Remains as Walk};
 use larder_store::{DatasetNodes, PoolError, Result, TableNodes};
 use std::sync::Arc;
@@ -39,23 +40,7 @@ use std::sync::Arc;
 /// Nodes that a step reads: commits wait for it, and with fewer it might not come down to a leaf.
 const STEP: usize = 64;
 
-/// A tree of which the remains are being freed.
-pub(crate) struct Remains {
-    pub(crate) record: RemainsRecord,
-    /// The commit that has the note: nothing is freed before it is durable.
-    since: CommitId,
-    /// What came after it cannot be read; the next import tries again.
-    is_stuck: bool,
-}
-
-impl Remains {
-    /// As the tables have it.
-    pub(crate) fn open(record: RemainsRecord) -> Self {
-        Self { record, since: CommitId::new(0), is_stuck: false }
-    }
-}
-
-/// Blocks of a tree that nothing else has, as far as a walk came.
+/// Blocks that a tree has alone, as far as a walk came.
 #[derive(Default)]
 pub(crate) struct Alone {
     pub(crate) records: Vec<BlockPtr>,
@@ -102,7 +87,7 @@ impl Pool {
         self.tables.lock().insert(&nodes, Table::Remains.key(high.get()), &record.encode())?;
         let since = self.shared.store.open_commit();
         head.remains_below = head.remains_below.max(high);
-        self.snapshots.lock().remains.insert(high, Remains { record, since, is_stuck: false });
+        self.snapshots.lock().remains.insert(high, Left { record, since, is_stuck: false });
         Ok(())
     }
 
@@ -214,8 +199,8 @@ impl Pool {
         state.record.held = held;
     }
 
-    /// Bytes that destroying these snapshots of a dataset frees, with those of shared blocks, of which GC decides. Reads
-    /// what differs between them and their neighbours.
+    /// Bytes that destroying these snapshots of a dataset frees; shared blocks are counted, though GC decides of them.
+    /// Reads the differences between them and their neighbours.
     ///
     /// # Errors
     /// When there is no such snapshot, or a tree cannot be read.
@@ -227,7 +212,7 @@ impl Pool {
             }
             let (mut floor, mut going) = (BlockId::new(0), Vec::new());
             for SnapshotRecord { high, root, name, .. } in snapshots.of(dataset).map(|one| &one.record) {
-                // What several in a row hold goes with the last of them.
+                // Blocks of several in a row go with the last of them.
                 if names.contains(name) {
                     going.push((*high, *root, floor));
                 } else {

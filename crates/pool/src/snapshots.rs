@@ -15,9 +15,8 @@
 //! # Crashes
 //! Record and `protected_below` are in one commit: there is a snapshot that is protected, or neither.
 
-use crate::remains::Remains;
-use larder_format::tables::SnapshotRecord;
-use larder_format::{BlockId, DatasetId};
+use larder_format::tables::{RemainsRecord, SnapshotRecord};
+use larder_format::{BlockId, CommitId, DatasetId};
 use larder_store::{PoolError, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,12 +28,28 @@ pub(crate) struct Snapshot {
     pub(crate) viewed: Arc<()>,
 }
 
+/// A tree without a name, of which what nothing else has is being freed: [`crate::remains`].
+pub(crate) struct Left {
+    pub(crate) record: RemainsRecord,
+    /// The commit that has the note: nothing is freed before it is durable.
+    pub(crate) since: CommitId,
+    /// Its successor cannot be read; the next import tries again.
+    pub(crate) is_stuck: bool,
+}
+
+impl Left {
+    /// As the tables have it.
+    pub(crate) fn open(record: RemainsRecord) -> Self {
+        Self { record, since: CommitId::new(0), is_stuck: false }
+    }
+}
+
 /// The snapshots of a pool. The lock is taken after a dataset's tree and before the tables.
 #[derive(Default)]
 pub(crate) struct Snapshots {
     pub(crate) taken: BTreeMap<(DatasetId, BlockId), Snapshot>,
     /// Trees without a name, of which what nothing else has is being freed, by their high ids.
-    pub(crate) remains: BTreeMap<BlockId, Remains>,
+    pub(crate) remains: BTreeMap<BlockId, Left>,
     /// To be taken by the next whole commit that begins.
     pub(crate) wanted: Vec<Wanted>,
     /// To be taken by the whole commit that has begun: it stores what was dirty when they were asked for.

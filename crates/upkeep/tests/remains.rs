@@ -1,5 +1,5 @@
-//! What destroyed snapshots and rolled back heads held alone is freed, all of it and nothing else, whatever happens
-//! meanwhile: garbage collection finds nothing that was left.
+//! Blocks that only destroyed snapshots and rolled back heads had are freed, all of them and no others, whatever
+//! happens meanwhile: garbage collection finds nothing that was left.
 
 mod common;
 

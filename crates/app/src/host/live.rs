@@ -160,7 +160,7 @@ impl Live {
             live.thread("larder-reaper", move || {
                 while stop.pause(POLL_INTERVAL) {
                     // A damaged orphan is tried again at the next import, any other failure at the next turn.
-                    // What was said to be dead waits in memory for a commit.
+                    // Marks of dead blocks wait in memory for a commit.
                     let goes_on = || !*stop.asked.lock() && !pool.is_map_large();
                     while goes_on() && free_some(&pool, &mount).unwrap_or(false) {
                         stop.soon.store(SOON_COMMITS, Ordering::Relaxed);

@@ -593,7 +593,7 @@ fn whole(pool: &Kept, state: &State) -> Result<u64, String> {
 
 /// Destroyed datasets are taken down, the free queue is worked off, and what that changes is committed.
 fn drain(pool: &Pool) -> Result<(), String> {
-    // What remains of a snapshot waits for the commit that destroyed it.
+    // Remains of a snapshot wait for the commit that destroyed it.
     for _ in 0..=2 {
         while pool.destroy_step(5).map_err(|error| format!("destroy step: {error}"))? {}
         pool.commit().map_err(|error| format!("commit: {error}"))?;

@@ -169,7 +169,7 @@ impl Bed {
             let columns = self.columns(group.index);
             group.rule.layout.survives(|column| lost(columns[column]))
         });
-        // Who was sent away when it was gone is but a number in segments that are older, and holds nothing of them.
+        // A device that was sent away when it was gone is but a number in older segments, and holds nothing of them.
         let away: BTreeSet<_> = pool
             .store()
             .members()
