@@ -532,4 +532,62 @@ mod tests {
             assert!(batches > 1);
         }
     }
+
+    #[test]
+    fn what_is_left_of_a_divided_record_outlives_the_snapshot_that_had_it_whole() {
+        let mut divided = 0;
+        for len in [777, 3_001, 9_001] {
+            let properties = [("recordsize", "16384"), ("chunking", "content"), ("compression", "off")];
+            let volume = volume(&properties);
+            let pool = Arc::clone(&volume.pool);
+            let new = NewInode::plain(FileKind::Regular, 0o644);
+            let caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
+            let id = volume.make(ROOT_INODE, b"file", new, &caller).unwrap().node.unpack().1;
+            let rng = SeededEntropy::new(len);
+            let mut write = || {
+                let bytes: Vec<u8> = (0..300_000).map(|_| rng.next_u64() as u8).collect();
+                for (at, part) in (0..).step_by(len as usize).zip(bytes.chunks(len as usize)) {
+                    volume.write(id, Some(at), part, false).unwrap();
+                }
+                bytes
+            };
+            let old = write();
+            volume.flush_all().unwrap();
+            pool.snapshot(ROOT_DATASET, "whole").unwrap();
+            let now = write();
+            let mut todo = Todo::from([(id, 0..u64::MAX)]);
+            for batch in 0.. {
+                if todo.is_empty() {
+                    break;
+                }
+                volume.flush_batch(&pool.enter().unwrap(), &mut todo).unwrap();
+                let found =
+                    crate::extents::extents(&volume.dataset.view().unwrap(), id, 0..u64::MAX, usize::MAX)
+                        .unwrap();
+                let is_divided = found.iter().any(|(_, extent)| extent.block_offset > 0);
+                divided += usize::from(is_divided);
+                let name = format!("{batch}");
+                pool.snapshot(ROOT_DATASET, &name).unwrap();
+                let older =
+                    pool.snapshots(ROOT_DATASET).into_iter().filter(|one| is_divided && one.name != name);
+                let older: Vec<_> = older.map(|one| (ROOT_DATASET, one.name)).collect();
+                pool.destroy_snapshots(&older).unwrap();
+                for _ in 0..3 {
+                    while pool.destroy_step(1).unwrap() {}
+                    pool.commit().unwrap();
+                    while pool.free_step(8).unwrap() {}
+                }
+                for (_, extent) in &found {
+                    assert!(!pool.store().places_of(extent.ptr.id).unwrap().is_empty(), "batch {batch}");
+                }
+                pool.store().drop_caches();
+                let part = pool.snapshot_dataset(ROOT_DATASET, &name).unwrap();
+                let part = Volume::open(Arc::clone(&pool), part, (0, 0)).unwrap();
+                let read = part.read(id, 0, u32::MAX).unwrap().to_vec();
+                let end = read.iter().zip(&now).take_while(|(a, b)| a == b).count();
+                assert!(read[end..] == old[end..], "batch {batch}");
+            }
+        }
+        assert!(divided > 0);
+    }
 }
