@@ -275,7 +275,15 @@ impl Mount {
         };
         self.snapshots.close_all(id);
         volume.forget_all();
+        volume.is_retired.store(true, Ordering::Release);
         volume.flush_all()
+    }
+
+    /// Whether nobody has anything of a dataset in memory: it is not attached, and no call that began before goes on.
+    pub fn is_gone(&self, id: DatasetId) -> bool {
+        let mut tree = self.tree.write();
+        tree.let_go();
+        !tree.volumes.contains_key(&id) && tree.leaving.iter().all(|volume| volume.id() != id)
     }
 
     /// Whether the root directory of a dataset lists `.zfs`, which can be looked up in any case; at first it does not.

@@ -18,6 +18,7 @@ use larder_format::items::{self, ORPHAN};
 use larder_format::node::Key;
 use larder_pool::{Look, Op};
 use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::Ordering;
 
 /// Extents that the remover of a last name drops itself.
 const AT_ONCE: usize = 64;
@@ -88,7 +89,15 @@ impl Volume {
     }
 
     /// Nobody needs an inode any more: removes it, or as much of it as can be done at once.
+    /// Orphans of a dataset that was detached are found by their marks when it is attached again.
+    fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::Acquire)
+    }
+
     pub(crate) fn bury(&self, id: InodeId) {
+        if self.is_retired() {
+            return;
+        }
         self.orphans.lock().insert(id, 0);
         // Its name is gone, which is what was asked for; the rest can be tried again.
         drop(self.reap(id, AT_ONCE, false));
@@ -101,6 +110,9 @@ impl Volume {
     /// When the tree cannot be read or written. An orphan that is [`FsError::Damaged`] is tried again after a restart,
     /// any other the next time.
     pub fn reap_step(&self, max_extents: usize) -> Result<bool> {
+        if self.is_retired() {
+            return Ok(false);
+        }
         let Some(id) = self.orphans.lock().first_key_value().map(|(&id, _)| id) else { return Ok(false) };
         if let Err(error) = self.reap(id, max_extents, true) {
             if matches!(error, FsError::Damaged(_)) {

@@ -544,7 +544,7 @@ mod tests {
             let caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
             let id = volume.make(ROOT_INODE, b"file", new, &caller).unwrap().node.unpack().1;
             let rng = SeededEntropy::new(len);
-            let mut write = || {
+            let write = || {
                 let bytes: Vec<u8> = (0..300_000).map(|_| rng.next_u64() as u8).collect();
                 for (at, part) in (0..).step_by(len as usize).zip(bytes.chunks(len as usize)) {
                     volume.write(id, Some(at), part, false).unwrap();

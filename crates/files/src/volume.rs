@@ -15,7 +15,7 @@ use larder_pool::{Dataset, Look, Op, Pool, PoolError};
 use larder_sync::{Mutex, RwLockReadGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Parts of the inode cache, each with a lock of its own.
 const SHARDS: usize = 32;
@@ -59,6 +59,8 @@ pub struct Volume {
     /// Where writers that wait for room look for the next inode to flush.
     pub(crate) flush_from: Mutex<InodeId>,
     pub(crate) ids: IdLease,
+    /// It was detached: whoever has it still removes no orphan any more.
+    pub(crate) is_retired: AtomicBool,
 }
 
 /// Which inode ids may be given out. Import after a crash passes over [`INODE_LEASE`] ids, counted from what
@@ -153,6 +155,7 @@ impl Volume {
             lost: Mutex::default(),
             flush_from: Mutex::new(ROOT_INODE),
             ids: IdLease::default(),
+            is_retired: AtomicBool::new(false),
         });
         if volume.dataset.is_snapshot() {
             volume.inode(ROOT_INODE)?;
@@ -325,7 +328,7 @@ impl Volume {
             if item.record_size == 0 { self.dataset.settings().record_size } else { item.record_size };
         Attr {
             node: self.node(id),
-            generation: item.generation,
+            generation: item.generation.wrapping_add(self.dataset.generation()),
             size: if directory { item.entries } else { item.size },
             blocks: (item.data + state.data.bytes).div_ceil(512),
             atime: item.atime,

@@ -7,7 +7,7 @@ use larder_format::checksum::ChecksumKind;
 use larder_format::items::{LAST_INODE, NameKey, valid_record_size};
 use larder_format::node::Key;
 use larder_format::tables::{DatasetRecord, SnapshotRecord};
-use larder_format::{BlockId, BlockPtr, DatasetId, InodeId, Timestamp};
+use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, InodeId, Timestamp};
 use larder_mutants::{Mutant, mutated, point};
 use larder_sorted::tree::{LostNode, Met, Tree};
 use larder_store::codec::Codec;
@@ -15,7 +15,7 @@ use larder_store::{DatasetNodes, Dedup, PoolError, Result};
 use larder_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow, Deref, DerefMut, RangeBounds, RangeInclusive};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The pool's root dataset.
@@ -102,6 +102,8 @@ pub struct Dataset {
     pub(crate) local: RwLock<BTreeMap<String, String>>,
     pub(crate) settings: RwLock<Settings>,
     stuck: AtomicBool,
+    /// Of a snapshot its high id; of a head the commit of its last rollback since import, else 0.
+    generation: AtomicU64,
     /// A panic left it half changed.
     torn: AtomicBool,
 }
@@ -132,6 +134,7 @@ impl Dataset {
             local: RwLock::new(local),
             settings: RwLock::new(settings),
             stuck: AtomicBool::new(false),
+            generation: AtomicU64::new(0),
             torn: AtomicBool::new(false),
         }
     }
@@ -153,7 +156,17 @@ impl Dataset {
             ..before
         };
         let dataset = Self::new(Weak::clone(&head.shared), as_head, BTreeMap::new(), settings);
-        Self { high: record.high, _viewed: Some(viewed), ..dataset }
+        let generation = AtomicU64::new(record.high.get());
+        Self { high: record.high, _viewed: Some(viewed), generation, ..dataset }
+    }
+
+    /// Another number whenever files of the same numbers may be others: after a rollback, and in each snapshot.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+    /// The head was rolled back, in this commit.
+    pub(crate) fn note_rollback(&self, commit: CommitId) {
+        self.generation.store(commit.get(), Ordering::Relaxed);
     }
 
     /// Whose tree it is: a dataset, and a snapshot's high id or [`HEAD`].

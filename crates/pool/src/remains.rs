@@ -35,6 +35,7 @@ use larder_format::tables::{RemainsRecord, SnapshotRecord, Table};
 use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_sorted::tree::{Remain, Remains as Walk};
 use larder_store::{DatasetNodes, PoolError, Result, TableNodes};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Nodes that a step reads: commits wait for it, and with fewer it might not come down to a leaf.
@@ -206,9 +207,11 @@ impl Pool {
     /// When there is no such snapshot, or a tree cannot be read.
     pub fn snapshot_space(&self, dataset: DatasetId, names: &[String]) -> Result<u64> {
         let going: Vec<_> = {
+            let names: BTreeSet<&String> = names.iter().collect();
             let snapshots = self.snapshots.lock();
-            for name in names {
-                snapshots.named(dataset, name)?;
+            let all: BTreeSet<&String> = snapshots.of(dataset).map(|one| &one.record.name).collect();
+            if let Some(name) = names.difference(&all).next() {
+                return Err(PoolError::NotFound(format!("snapshot {name}")));
             }
             let (mut floor, mut going) = (BlockId::new(0), Vec::new());
             for SnapshotRecord { high, root, name, .. } in snapshots.of(dataset).map(|one| &one.record) {

@@ -1,9 +1,10 @@
 //! Taking, looking into and destroying snapshots: see [`crate::snapshots`].
 
 use crate::create::check_snapshot_name;
-use crate::dataset::{Dataset, Look};
+use crate::dataset::{Dataset, Look, State};
 use crate::pool::Pool;
 use crate::shared::Shared;
+use crate::snapshots::Snapshot;
 use larder_format::tables::{DatasetRecord, SnapshotRecord, Table};
 use larder_format::{BlockId, CommitId, DatasetId};
 use larder_sorted::tree::Tree;
@@ -130,45 +131,69 @@ impl Pool {
         let _removing = self.removing();
         let _op = self.enter()?;
         let going: BTreeSet<_> = going.iter().cloned().collect();
-        // Nobody opens one from now on.
-        let (taken, busy) = {
-            let mut snapshots = self.snapshots.lock();
-            let found = going.iter().map(|(dataset, name)| snapshots.named(*dataset, name));
-            let found = found.collect::<Result<Vec<_>>>()?;
-            let busy = found.iter().position(|snapshot| Arc::strong_count(&snapshot.viewed) > 1);
-            let keys: Vec<_> = found.iter().map(|one| (one.record.dataset, one.record.high)).collect();
-            let taken: Vec<_> = match busy {
-                Some(_) => Vec::new(),
-                None => keys.iter().filter_map(|key| snapshots.taken.remove(key)).collect(),
-            };
-            (taken, busy)
+        let taken = match self.take_out(&going)? {
+            Ok(taken) => taken,
+            Err((dataset, name)) => {
+                let name = format!("{}@{name}", self.full_name(dataset));
+                return Err(PoolError::Busy(format!("snapshot {name} is in use")));
+            }
         };
-        if let Some((dataset, name)) = busy.and_then(|at| going.iter().nth(at)) {
-            let name = format!("{}@{name}", self.full_name(*dataset));
-            return Err(PoolError::Busy(format!("snapshot {name} is in use")));
-        }
-        let destroyed = taken.iter().enumerate().try_for_each(|(at, one)| {
-            self.destroy_one(&one.record).inspect_err(|_| {
-                taken[..at].iter().for_each(|one| self.undestroy_one(&one.record));
+        let state_of = |record: &SnapshotRecord| {
+            let gone = || PoolError::NotFound(format!("dataset {}", record.dataset));
+            self.dataset(record.dataset).ok_or_else(gone)
+        };
+        let destroyed = taken.iter().enumerate().try_for_each(|(at, record)| {
+            let destroyed =
+                state_of(record).and_then(|head| self.destroy_one(&mut head.state.write(), record));
+            destroyed.inspect_err(|_| {
+                for record in &taken[..at] {
+                    if let Ok(head) = state_of(record) {
+                        self.undestroy_one(&mut head.state.write(), record);
+                    }
+                }
             })
         });
         match destroyed {
             Ok(()) => self.shared.intent.notes.lock().note_removal(),
-            Err(_) => taken.into_iter().for_each(|one| self.snapshots.lock().insert(one.record)),
+            Err(_) => self.put_back(taken),
         }
         destroyed
     }
 
-    /// In the tables, a snapshot becomes what remains of it; the list has it no more.
-    fn destroy_one(&self, record: &SnapshotRecord) -> Result<()> {
+    /// Takes snapshots that nobody looks into out of the list: nobody opens them from now on. Else one that somebody
+    /// does; then all of them stay.
+    ///
+    /// # Errors
+    /// When there is no such snapshot.
+    fn take_out(
+        &self,
+        going: &BTreeSet<(DatasetId, String)>,
+    ) -> Result<Result<Vec<SnapshotRecord>, (DatasetId, String)>> {
+        let mut snapshots = self.snapshots.lock();
+        let found = going.iter().map(|(dataset, name)| snapshots.named(*dataset, name));
+        let found = found.collect::<Result<Vec<_>>>()?;
+        let busy = found.iter().find(|snapshot| Arc::strong_count(&snapshot.viewed) > 1);
+        if let Some(Snapshot { record, .. }) = busy {
+            return Ok(Err((record.dataset, record.name.clone())));
+        }
+        let keys: Vec<_> = found.iter().map(|one| (one.record.dataset, one.record.high)).collect();
+        let taken = keys.iter().filter_map(|key| snapshots.taken.remove(key));
+        Ok(Ok(taken.map(|snapshot| snapshot.record).collect()))
+    }
+
+    fn put_back(&self, taken: Vec<SnapshotRecord>) {
+        let mut snapshots = self.snapshots.lock();
+        taken.into_iter().for_each(|record| snapshots.insert(record));
+    }
+
+    /// In the tables, a snapshot that is not in the list any more becomes what remains of it.
+    fn destroy_one(&self, state: &mut State, record: &SnapshotRecord) -> Result<()> {
         let SnapshotRecord { dataset, high, root, .. } = *record;
-        let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
-        let mut state = head.state.write();
         let before = {
             let snapshots = self.snapshots.lock();
             snapshots.of(dataset).map(|one| one.record.high).rfind(|before| *before < high)
         };
-        self.leave_remains(&mut state, dataset, high, before.unwrap_or(BlockId::new(0)), root)?;
+        self.leave_remains(state, dataset, high, before.unwrap_or(BlockId::new(0)), root)?;
         let nodes = TableNodes(&self.shared.store);
         let removed = self.tables.lock().remove(&nodes, &Table::snapshot_key(dataset, high));
         if let Err(error) = removed {
@@ -181,20 +206,15 @@ impl Pool {
     }
 
     /// Takes that back, in the same operation: the leaves were just changed, and are in memory.
-    fn undestroy_one(&self, record: &SnapshotRecord) {
-        let Some(head) = self.dataset(record.dataset) else { return };
-        let mut state = head.state.write();
+    fn undestroy_one(&self, state: &mut State, record: &SnapshotRecord) {
         let key = Table::snapshot_key(record.dataset, record.high);
         let put_back = self.tables.lock().insert(&TableNodes(&self.shared.store), key, &record.encode());
         if put_back.is_ok() {
             self.forget_remains(record.high);
             state.record.protected_below = state.record.protected_below.max(record.high);
         } else {
-            drop(
-                self.shared
-                    .store
-                    .suspend("snapshots were destroyed halfway; the last commit is intact".into()),
-            );
+            let why = "snapshots were destroyed halfway; the last commit is intact";
+            drop(self.shared.store.suspend(why.into()));
         }
     }
 
@@ -225,26 +245,49 @@ impl Pool {
             return Err(PoolError::Exists(format!("snapshot {}@{to}", self.full_name(dataset))));
         }
         let mut tables = self.tables.lock();
+        let mut put = |record: &SnapshotRecord| {
+            let key = Table::snapshot_key(record.dataset, record.high);
+            tables.insert(&TableNodes(&self.shared.store), key, &record.encode()).map(drop)
+        };
+        let mut done: Vec<SnapshotRecord> = Vec::new();
         for record in new {
-            let (dataset, high) = (record.dataset, record.high);
-            tables.insert(
-                &TableNodes(&self.shared.store),
-                Table::snapshot_key(dataset, high),
-                &record.encode(),
-            )?;
-            if let Some(snapshot) = snapshots.taken.get_mut(&(dataset, high)) {
-                snapshot.record = record;
+            let before = snapshots.taken.get_mut(&(record.dataset, record.high));
+            let before = before.map(|snapshot| std::mem::replace(&mut snapshot.record, record.clone()));
+            let renamed = put(&record);
+            done.extend(before);
+            if let Err(error) = renamed {
+                for record in done {
+                    // The leaves were just changed, and are in memory; that of the last is as it was.
+                    drop(put(&record));
+                    if let Some(snapshot) = snapshots.taken.get_mut(&(record.dataset, record.high)) {
+                        snapshot.record = record;
+                    }
+                }
+                return Err(error);
             }
         }
         Ok(())
     }
 
-    /// Has a dataset's head hold what its newest snapshot does. Nobody may have anything of the head in memory: it is
-    /// not shown. Durable when this returns.
+    /// Whether a dataset's head, as it is committed, is what a snapshot of it is, and nothing is dirty.
     ///
     /// # Errors
-    /// When there is no such snapshot; [`PoolError::Busy`] when it is not the newest.
-    pub fn rollback(&self, dataset: DatasetId, name: &str) -> Result<()> {
+    /// When there is no such dataset or snapshot.
+    pub fn is_at_snapshot(&self, dataset: DatasetId, name: &str) -> Result<bool> {
+        let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
+        let state = head.state.read();
+        let root = self.snapshots.lock().named(dataset, name)?.record.root;
+        Ok(!state.tree.is_dirty() && state.tree.committed_root() == root)
+    }
+
+    /// Has a dataset's head hold what its newest snapshot does, or an older one: then those that are newer are
+    /// destroyed, in the same commit. Nobody may have anything of the head in memory: it is not shown. Durable when
+    /// this returns.
+    ///
+    /// # Errors
+    /// When there is no such snapshot; [`PoolError::Busy`] when there are newer ones and they are not to go, or
+    /// somebody looks into one of them. Nothing is changed then.
+    pub fn rollback(&self, dataset: DatasetId, name: &str, drops_newer: bool) -> Result<()> {
         let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
         loop {
             self.commit()?;
@@ -255,34 +298,54 @@ impl Pool {
                 // Somebody changed it since.
                 continue;
             }
-            let record = {
+            let (record, newer): (_, BTreeSet<_>) = {
                 let snapshots = self.snapshots.lock();
                 let record = snapshots.named(dataset, name)?.record.clone();
-                if record.high != snapshots.protected_below(dataset) {
-                    return Err(PoolError::Busy(format!("there are newer snapshots than {name}")));
-                }
-                record
+                let newer = snapshots.of(dataset).map(|one| &one.record).filter(|one| one.high > record.high);
+                let newer = newer.map(|one| (dataset, one.name.clone())).collect();
+                (record, newer)
             };
-            let high = self.shared.store.core.lock().take_ids(1);
-            let root = state.tree.committed_root();
-            self.leave_remains(&mut state, dataset, high, record.high, root)?;
-            let before = state.record.referenced;
-            state.tree = record.root.map_or_else(Tree::empty, Tree::open);
-            // Inode ids that were given out do not come back.
-            state.record = DatasetRecord {
-                root: record.root,
-                referenced: record.referenced,
-                logical: record.logical,
-                stored: record.stored,
-                ..state.record.clone()
-            };
-            state.changed = true;
-            self.shared.accounts.post(dataset, record.referenced.wrapping_sub(before) as i64);
+            if !newer.is_empty() && !drops_newer {
+                return Err(PoolError::Busy(format!("there are newer snapshots than {name}")));
+            }
+            let busy = |(_, name)| PoolError::Busy(format!("snapshot {name} is in use"));
+            let newer = self.take_out(&newer)?.map_err(busy)?;
+            if let Err(error) = self.go_back(&mut state, &record, &newer) {
+                self.put_back(newer);
+                return Err(error);
+            }
+            head.note_rollback(self.shared.store.open_commit());
             self.shared.damage.doubt_head(dataset);
             self.shared.intent.notes.lock().note_removal();
             break;
         }
         self.commit().map(drop)
+    }
+
+    /// The head becomes what a snapshot is; the newer ones are out of the list. All of it, or nothing.
+    fn go_back(&self, state: &mut State, to: &SnapshotRecord, newer: &[SnapshotRecord]) -> Result<()> {
+        let high = self.shared.store.core.lock().take_ids(1);
+        let root = state.tree.committed_root();
+        self.leave_remains(state, to.dataset, high, to.high, root)?;
+        for (at, record) in newer.iter().enumerate() {
+            self.destroy_one(state, record).inspect_err(|_| {
+                newer[..at].iter().for_each(|record| self.undestroy_one(state, record));
+                self.forget_remains(high);
+            })?;
+        }
+        let before = state.record.referenced;
+        state.tree = to.root.map_or_else(Tree::empty, Tree::open);
+        // Inode ids that were given out do not come back.
+        state.record = DatasetRecord {
+            root: to.root,
+            referenced: to.referenced,
+            logical: to.logical,
+            stored: to.stored,
+            ..state.record.clone()
+        };
+        state.changed = true;
+        self.shared.accounts.post(to.dataset, to.referenced.wrapping_sub(before) as i64);
+        Ok(())
     }
 
     /// A snapshot as a dataset that cannot be changed; the snapshot cannot be destroyed meanwhile.

@@ -145,11 +145,11 @@ impl Run {
         let Some((name, model)) = self.now.snapshots.last().cloned() else { return };
         if self.now.snapshots.len() > 1 {
             let older = self.now.snapshots[0].0.clone();
-            assert!(matches!(self.pool.rollback(ROOT_DATASET, &older), Err(PoolError::Busy(_))));
+            assert!(matches!(self.pool.rollback(ROOT_DATASET, &older, false), Err(PoolError::Busy(_))));
         }
         self.commit();
         self.since = self.sim.trace().len();
-        self.pool.rollback(ROOT_DATASET, &name).unwrap();
+        self.pool.rollback(ROOT_DATASET, &name, false).unwrap();
         self.now.head = model;
         // It has the number of another state: no cut before the next.
         self.committed.clear();

@@ -59,7 +59,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         true => format!("Destroying the snapshots '{}'{scope} loses what only they hold.", args.name),
         false => format!("Destroying '{}'{scope} loses the files in it.", args.name),
     };
-    if !args.yes && !args.dry_run && !out::confirmed(&question) {
+    if !args.yes && !args.dry_run && !session.confirmed(&question) {
         out::complain("nothing was done");
         return Ok(1);
     }

@@ -33,7 +33,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     let newer = if args.drop_newer { ", and the snapshots taken since" } else { "" };
     let question =
         format!("Going back to '{}' loses what was written to '{dataset}' since{newer}.", args.name);
-    if !args.yes && !out::confirmed(&question) {
+    if !args.yes && !session.confirmed(&question) {
         out::complain("nothing was done");
         return Ok(1);
     }

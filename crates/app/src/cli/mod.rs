@@ -86,6 +86,11 @@ impl Session {
         }
     }
 
+    /// Whether to go ahead with what loses something: zpool and zfs never ask.
+    pub fn confirmed(&self, question: &str) -> bool {
+        self.applet != Applet::Larder || out::confirmed(question)
+    }
+
     /// Lets `-f` pass where scripts for zpool and zfs pass it; it changes nothing.
     ///
     /// # Errors

@@ -479,6 +479,23 @@ impl Mounts {
         Ok(())
     }
 
+    /// Waits until nobody has anything of an unmounted dataset in memory.
+    ///
+    /// # Errors
+    /// Busy, when that takes long.
+    pub fn wait_until_gone(&self, id: DatasetId) -> Result<()> {
+        for _ in 0..TRIES_UNHELD {
+            if self.mount.is_gone(id) {
+                return Ok(());
+            }
+            super::pause(PAUSE);
+        }
+        let why = "something that was written to it is not stored yet, or a request is under way";
+        Err(ApiError::new(ErrorKind::Busy, why)
+            .safe(super::error::NOTHING_CHANGED)
+            .hint("try again in a moment"))
+    }
+
     /// Mounts a snapshot at a folder that is there and empty, for reading.
     ///
     /// # Errors

@@ -53,7 +53,8 @@ fn see(ops: &dyn Ops, node: NodeId) -> Seen {
     let listed = ops.listxattr(node).unwrap();
     let names = listed.split(|&byte| byte == 0).filter(|name| !name.is_empty());
     let xattrs = names.map(|name| (name.to_vec(), ops.getxattr(node, name).unwrap())).collect();
-    let attr = Attr { node: NodeId::from_raw(inode(attr.node).get()), ..attr };
+    // Numbers are the same in each, so that generations tell them apart.
+    let attr = Attr { node: NodeId::from_raw(inode(attr.node).get()), generation: 0, ..attr };
     Seen { attr, content, data, target, xattrs }
 }
 

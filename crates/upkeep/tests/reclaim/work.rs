@@ -421,21 +421,28 @@ impl Bed {
         "destroy snapshot"
     }
 
-    /// A head goes back to its newest snapshot. Not that of the root dataset, which has the number of the state.
+    /// A head goes back to a snapshot. Not that of the root dataset, which has the number of the state.
     fn roll_back(&mut self) -> &'static str {
         let (name, dataset) = self.some_dataset();
         let tree = &self.state.trees[&name];
-        let Some((snapshot, _, files)) = tree.snapshots.last().filter(|_| name != "tank").cloned() else {
+        let count = tree.snapshots.len();
+        if count == 0 || name == "tank" {
             return "nothing";
-        };
-        if let [older, _, ..] = tree.snapshots.as_slice() {
-            let refused = self.pool().rollback(dataset.id(), &older.0);
+        }
+        // The newest, or one before.
+        let at = count - 1 - self.next(2.min(count as u64)) as usize;
+        let (snapshot, _, files) = tree.snapshots[at].clone();
+        if at + 1 < count {
+            let refused = self.pool().rollback(dataset.id(), &snapshot, false);
             assert!(matches!(refused, Err(PoolError::Busy(_))), "{refused:?}");
         }
-        self.pool().rollback(dataset.id(), &snapshot).unwrap();
+        self.pool().rollback(dataset.id(), &snapshot, true).unwrap();
         let tree = self.state.trees.get_mut(&name).expect("a dataset");
+        let newer = tree.snapshots.split_off(at + 1);
         let before = std::mem::replace(&mut tree.head, files);
-        self.state.leave(before.into_values().map(|piece| piece.version));
+        let gone = newer.into_iter().map(|one| one.2).chain([before]);
+        let gone: Vec<_> = gone.flat_map(|files| files.into_values().map(|piece| piece.version)).collect();
+        self.state.leave(gone);
         self.state.is_rolled_back = true;
         self.promise();
         "roll back"

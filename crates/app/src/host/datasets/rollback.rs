@@ -2,7 +2,7 @@
 
 use super::super::Host;
 use super::super::error::NOTHING_CHANGED;
-use super::snapshots::{Going, end};
+use super::snapshots::{Going, let_go};
 use super::{found, hidden};
 use crate::api::fs::Destroyed;
 use crate::api::name::{check_snapshot, pool_of};
@@ -27,18 +27,29 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<Destroyed> {
         return Err(refusal(&request.name, &destroyed));
     }
     let doing = format!("cannot rollback to '{}'", request.name);
+    // Nothing is unmounted for nothing: syncoid asks for it before each increment.
+    live.pool.commit().map_err(|error| ApiError::from(error).within(&doing).of_pool(pool_of(full)))?;
+    if destroyed.is_empty() && live.pool.is_at_snapshot(dataset.id(), name)? {
+        return Ok(Destroyed { destroyed, reclaimed: 0 });
+    }
     let mut roll = || {
         let shown = mounts.unmount_snapshots_of(dataset.id())?;
         let outcome = hidden(&live, &mut mounts, dataset.id(), |mounts| {
-            // Nothing of the head is left in memory.
             live.pool.commit()?;
-            end(&live, mounts, [&newer])?;
-            Ok(live.pool.rollback(dataset.id(), name)?)
+            let_go(&live, mounts, [&newer])?;
+            mounts.wait_until_gone(dataset.id())?;
+            Ok(live.pool.rollback(dataset.id(), name, request.drop_newer)?)
         });
         mounts.mount_snapshots_again(shown);
-        outcome?.map_err(|error| error.safe("the dataset: it is as the snapshot was, only not mounted"))
+        outcome
     };
-    roll().map_err(|error: ApiError| error.within(doing).of_pool(pool_of(full)))?;
+    let rolled = roll();
+    newer.records.iter().for_each(|record| mounts.tell_of_snapshot(record.dataset, &record.name));
+    let mounted = rolled.map_err(|error: ApiError| error.within(doing).of_pool(pool_of(full)))?;
+    mounted.map_err(|error| {
+        let safe = "the dataset: it is as the snapshot was, only not mounted";
+        error.within(format!("rolled back to '{}', but", request.name)).safe(safe)
+    })?;
     Ok(Destroyed { destroyed, reclaimed: 0 })
 }
 

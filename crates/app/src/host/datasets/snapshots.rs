@@ -148,6 +148,35 @@ fn told(live: &Live, going: &[Going], measure: bool) -> Result<Destroyed> {
     })
 }
 
+fn busy(lines: &[String]) -> ApiError {
+    ApiError::new(ErrorKind::Busy, lines.join("\n")).safe(NOTHING_CHANGED)
+}
+
+fn line(name: &str) -> String {
+    format!("cannot destroy snapshot {name}: dataset is busy")
+}
+
+/// Has the mount let go of snapshots that are to be destroyed.
+///
+/// # Errors
+/// Busy, with a line for each that somebody uses.
+pub fn let_go<'a>(
+    live: &Live,
+    mounts: &mut Mounts,
+    going: impl IntoIterator<Item = &'a Going>,
+) -> Result<()> {
+    let (mut lines, mut why) = (Vec::new(), Vec::new());
+    for one in going {
+        for (record, name) in one.records.iter().zip(one.full_names(live)) {
+            if let Err(who) = mounts.let_go_of_snapshot(record) {
+                lines.push(line(&name));
+                why.push(format!("{name}: {who}"));
+            }
+        }
+    }
+    if lines.is_empty() { Ok(()) } else { Err(busy(&lines).hint(why.join("; "))) }
+}
+
 /// Destroys snapshots that nobody uses, durably with the next commit.
 ///
 /// # Errors
@@ -157,20 +186,7 @@ pub fn end<'a>(live: &Live, mounts: &mut Mounts, going: impl IntoIterator<Item =
     if going.is_empty() {
         return Ok(());
     }
-    let (mut lines, mut why) = (Vec::new(), Vec::new());
-    let line = |name: &str| format!("cannot destroy snapshot {name}: dataset is busy");
-    for one in &going {
-        for (record, name) in one.records.iter().zip(one.full_names(live)) {
-            if let Err(who) = mounts.let_go_of_snapshot(record) {
-                lines.push(line(&name));
-                why.push(format!("{name}: {who}"));
-            }
-        }
-    }
-    let busy = |lines: Vec<String>| ApiError::new(ErrorKind::Busy, lines.join("\n")).safe(NOTHING_CHANGED);
-    if !lines.is_empty() {
-        return Err(busy(lines).hint(why.join("; ")));
-    }
+    let_go(live, mounts, going.iter().copied())?;
     let each = going.iter().flat_map(|one| one.names().into_iter().map(|name| (one.dataset, name)));
     let each: Vec<_> = each.collect();
     match live.pool.destroy_snapshots(&each) {
@@ -184,7 +200,7 @@ pub fn end<'a>(live: &Live, mounts: &mut Mounts, going: impl IntoIterator<Item =
             let held = names.iter().filter(|name| text.contains(*name)).max_by_key(|name| name.len());
             let lines =
                 held.map_or_else(|| names.iter().map(|name| line(name)).collect(), |name| vec![line(name)]);
-            Err(busy(lines).hint("it is being read; try again when that is over"))
+            Err(busy(&lines).hint("it is being read; try again when that is over"))
         }
         Err(error) => {
             let name = live.pool.name();
