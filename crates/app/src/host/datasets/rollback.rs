@@ -2,12 +2,13 @@
 
 use super::super::Host;
 use super::super::error::NOTHING_CHANGED;
-use super::snapshots::{Going, let_go};
+use super::snapshots::{Going, busy, let_go, line};
 use super::{found, hidden};
 use crate::api::fs::Destroyed;
 use crate::api::name::{check_snapshot, pool_of};
 use crate::api::snapshots::Rollback;
 use crate::api::{ApiError, ErrorKind, Result};
+use larder_pool::PoolError;
 
 /// Has a dataset hold again what a snapshot holds; what is mounted of it is unmounted meanwhile, and so are its
 /// snapshots. Gives the newer ones that are gone.
@@ -38,7 +39,8 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<Destroyed> {
             live.pool.commit()?;
             let_go(&live, mounts, [&newer])?;
             mounts.wait_until_gone(dataset.id())?;
-            Ok(live.pool.rollback(dataset.id(), name, request.drop_newer)?)
+            let rolled = live.pool.rollback(dataset.id(), name, request.drop_newer);
+            rolled.map_err(|error| in_use(&newer, &destroyed, error))
         });
         mounts.mount_snapshots_again(shown);
         outcome
@@ -51,6 +53,17 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<Destroyed> {
         error.within(format!("rolled back to '{}', but", request.name)).safe(safe)
     })?;
     Ok(Destroyed { destroyed, reclaimed: 0 })
+}
+
+/// The error, in which a snapshot that somebody looks into has its full name.
+fn in_use(newer: &Going, full: &[String], error: PoolError) -> ApiError {
+    let PoolError::Busy(text) = &error else { return error.into() };
+    let is_held = |name: &str| *text == format!("snapshot {name} is in use");
+    let held = newer.records.iter().zip(full).find(|(record, _)| is_held(&record.name));
+    match held {
+        Some((_, full)) => busy(&[line(full)]).hint("it is being read; try again when that is over"),
+        None => error.into(),
+    }
 }
 
 fn refusal(name: &str, newer: &[String]) -> ApiError {

@@ -148,11 +148,13 @@ fn told(live: &Live, going: &[Going], measure: bool) -> Result<Destroyed> {
     })
 }
 
-fn busy(lines: &[String]) -> ApiError {
+/// Somebody uses snapshots: a line for each.
+pub fn busy(lines: &[String]) -> ApiError {
     ApiError::new(ErrorKind::Busy, lines.join("\n")).safe(NOTHING_CHANGED)
 }
 
-fn line(name: &str) -> String {
+/// Such a line.
+pub fn line(name: &str) -> String {
     format!("cannot destroy snapshot {name}: dataset is busy")
 }
 
