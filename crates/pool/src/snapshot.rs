@@ -81,7 +81,14 @@ impl Pool {
         let committed = self.commit();
         let mut snapshots = self.snapshots.lock();
         snapshots.forget(&wanted);
-        committed?;
+        let are_taken = || wanted.iter().all(|(dataset, name)| snapshots.named(*dataset, name).is_ok());
+        committed.map_err(|error| match error {
+            // The commit is kept, and made whole when the pool is resumed.
+            PoolError::Suspended(why) if are_taken() => {
+                PoolError::Suspended(format!("{why}; the snapshots are there when it goes on"))
+            }
+            error => error,
+        })?;
         let taken = wanted.iter().map(|(dataset, name)| Ok(snapshots.named(*dataset, name)?.record.clone()));
         taken.collect()
     }
