@@ -9,7 +9,7 @@ use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::name::pool_of;
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
-use crate::api::snapshots::{DestroySnapshots, RenameSnapshot, Rollback, Snapshot, Taken};
+use crate::api::snapshots::{DestroySnapshots, RenameSnapshot, Rollback, RolledBack, Snapshot, Taken};
 use crate::api::trace::Trace;
 use crate::api::{Done, Items, Result, fs, pool};
 use serde::{Serialize, de::DeserializeOwned};
@@ -76,7 +76,7 @@ pub trait Engine: Send + Sync {
     /// Destroys snapshots; all of them or none.
     fn fs_destroy_snapshots(&self, request: DestroySnapshots) -> Result<fs::Destroyed>;
     /// Has a dataset hold again what a snapshot holds.
-    fn fs_rollback(&self, request: Rollback) -> Result<fs::Destroyed>;
+    fn fs_rollback(&self, request: Rollback) -> Result<RolledBack>;
     /// Renames snapshots; all of them or none.
     fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done>;
     /// Properties of datasets and snapshots, each after its parent; see [`fs::Get::selects`].
@@ -229,7 +229,7 @@ verbs! {
     Snapshot, fs_snapshot, "/v1/fs/snapshot" changes(names) => Taken, checked;
     DestroySnapshots, fs_destroy_snapshots, "/v1/fs/destroy-snapshots" changes(name unless dry_run)
         => fs::Destroyed, checked;
-    Rollback, fs_rollback, "/v1/fs/rollback" changes(name) => fs::Destroyed, checked;
+    Rollback, fs_rollback, "/v1/fs/rollback" changes(name) => RolledBack, checked;
     RenameSnapshot, fs_rename_snapshot, "/v1/fs/rename-snapshot" changes(from) => Done, checked;
     fs::Get, fs_get, "/v1/fs/get" => Items;
     fs::Set, fs_set, "/v1/fs/set" changes(names) => Done, checked;

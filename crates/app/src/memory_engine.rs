@@ -6,7 +6,9 @@ use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pool::{PoolStatus, State, Vdev};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
-use crate::api::snapshots::{DestroySnapshots, RenameSnapshot, Rollback, Snapshot, Taken, chosen, spans};
+use crate::api::snapshots::{
+    DestroySnapshots, RenameSnapshot, Rollback, RolledBack, Snapshot, Taken, chosen, spans,
+};
 use crate::api::trace::Trace;
 use crate::api::{
     ApiError, Done, ErrorKind, Item, ItemKind, Items, Properties, PropertyValue, Result, Source, fs, name,
@@ -261,8 +263,8 @@ impl Engine for MemoryEngine {
         Ok(fs::Destroyed { destroyed, reclaimed: 0 })
     }
 
-    fn fs_rollback(&self, request: Rollback) -> Result<fs::Destroyed> {
-        self.known(&request.name).map(|()| fs::Destroyed { destroyed: vec![], reclaimed: 0 })
+    fn fs_rollback(&self, request: Rollback) -> Result<RolledBack> {
+        self.known(&request.name).map(|()| RolledBack { destroyed: vec![] })
     }
 
     fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done> {

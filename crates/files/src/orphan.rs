@@ -88,12 +88,12 @@ impl Volume {
         self.orphans.lock().values().sum()
     }
 
-    /// Nobody needs an inode any more: removes it, or as much of it as can be done at once.
     /// Orphans of a dataset that was detached are found by their marks when it is attached again.
     fn is_retired(&self) -> bool {
         self.is_retired.load(Ordering::Acquire)
     }
 
+    /// Nobody needs an inode any more: removes it, or as much of it as can be done at once.
     pub(crate) fn bury(&self, id: InodeId) {
         if self.is_retired() {
             return;

@@ -41,6 +41,9 @@ use std::sync::Arc;
 /// Nodes that a step reads: commits wait for it, and with fewer it might not come down to a leaf.
 const STEP: usize = 64;
 
+/// Times that a measure looks for a head anew, some nodes of which are gone with later commits.
+const TRIES: u32 = 100;
+
 /// Blocks that a tree has alone, as far as a walk came.
 #[derive(Default)]
 pub(crate) struct Alone {
@@ -76,19 +79,23 @@ impl Pool {
     pub(crate) fn leave_remains(
         &self,
         head: &mut State,
-        dataset: DatasetId,
         high: BlockId,
         floor: BlockId,
         root: Option<BlockPtr>,
     ) -> Result<()> {
         // Without a root, or with one that was there before, nothing remains.
         let Some(root) = root.filter(|root| root.id > floor) else { return Ok(()) };
+        let dataset = head.record.id;
         let record = RemainsRecord { dataset, high, floor, root, from: Key::MIN };
         let nodes = TableNodes(&self.shared.store);
         self.tables.lock().insert(&nodes, Table::Remains.key(high.get()), &record.encode())?;
         let since = self.shared.store.open_commit();
         head.remains_below = head.remains_below.max(high);
-        self.snapshots.lock().remains.insert(high, Left { record, since, is_stuck: false });
+        let mut snapshots = self.snapshots.lock();
+        // Trees before this one may have another successor now, which can be read.
+        let of_dataset = snapshots.remains.values_mut().filter(|one| one.record.dataset == dataset);
+        of_dataset.for_each(|one| one.is_stuck = false);
+        snapshots.remains.insert(high, Left { record, since, is_stuck: false });
         Ok(())
     }
 
@@ -103,7 +110,8 @@ impl Pool {
     /// do now.
     ///
     /// # Errors
-    /// When a tree cannot be read: that one is left alone until the next import. When nothing may be written.
+    /// When the successor cannot be read: that note is left alone until another snapshot of the dataset is destroyed,
+    /// or the next import. When nothing may be written.
     pub fn remains_step(&self) -> Result<bool> {
         if self.snapshots.lock().remains.is_empty() {
             return Ok(false);
@@ -232,13 +240,13 @@ impl Pool {
     }
 
     /// Bytes that a snapshot of a dataset, or without one its head as it is committed, refers to and an earlier
-    /// snapshot does not, or without one that before it.
+    /// snapshot does not, or without one that before it; without any, all that it refers to.
     ///
     /// # Errors
     /// When there is no such snapshot, or a tree cannot be read.
     pub fn written(&self, dataset: DatasetId, of: Option<&str>, since: Option<&str>) -> Result<u64> {
         let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
-        let (of, since) = {
+        let (of, of_whole, since) = {
             let snapshots = self.snapshots.lock();
             let of = of.map(|name| snapshots.named(dataset, name).map(|one| &one.record)).transpose()?;
             let high = of.map_or(BlockId::new(u64::MAX), |of| of.high);
@@ -246,9 +254,11 @@ impl Pool {
             let since =
                 since.map(|name| snapshots.named(dataset, name).map(|one| &one.record)).transpose()?;
             let since = since.or(before).map(|since| (since.high, since.root));
-            (of.map(|of| of.root), since)
+            (of.map(|of| of.root), of.map(|of| of.referenced), since)
         };
-        let (floor, before) = since.unwrap_or((BlockId::new(0), None));
+        let Some((floor, before)) = since else {
+            return Ok(of_whole.unwrap_or_else(|| head.usage().referenced));
+        };
         match of {
             Some(root) => self.alone_bytes(floor, || (root, before)),
             None => self.alone_bytes(floor, || (head.state.read().tree.committed_root(), before)),
@@ -256,20 +266,24 @@ impl Pool {
     }
 
     /// Footprints of the blocks above `floor` of a tree that another does not have; both as they are at each step.
+    /// Commits go on meanwhile: what a committed head has is there until the next ones, and is looked for anew.
     fn alone_bytes(
         &self,
         floor: BlockId,
         roots: impl Fn() -> (Option<BlockPtr>, Option<BlockPtr>),
     ) -> Result<u64> {
-        let (mut sum, mut from) = (0, Key::MIN);
+        let (mut sum, mut from, mut tries) = (0, Key::MIN, 0);
         loop {
-            // No block of a committed head dies in the midst of a step.
-            let _turn = self.commit_turn();
             let (root, other) = roots();
             let (mut alone, mut walk) = (Alone::default(), Walk::new(root, other, floor, from));
-            let more = self.find_alone(&mut walk, floor, &mut alone)?;
+            let found = self.find_alone(&mut walk, floor, &mut alone);
+            let is_old = tries < TRIES && roots() != (root, other);
+            if is_old && (alone.unread > 0 || found.as_ref().is_err_and(PoolError::is_loss)) {
+                tries += 1;
+                continue;
+            }
             sum += alone.bytes() + alone.unread;
-            if !more {
+            if !found? {
                 return Ok(sum);
             }
             from = walk.cursor();

@@ -200,7 +200,7 @@ impl Pool {
             let snapshots = self.snapshots.lock();
             snapshots.of(dataset).map(|one| one.record.high).rfind(|before| *before < high)
         };
-        self.leave_remains(state, dataset, high, before.unwrap_or(BlockId::new(0)), root)?;
+        self.leave_remains(state, high, before.unwrap_or(BlockId::new(0)), root)?;
         let nodes = TableNodes(&self.shared.store);
         let removed = self.tables.lock().remove(&nodes, &Table::snapshot_key(dataset, high));
         if let Err(error) = removed {
@@ -333,7 +333,7 @@ impl Pool {
     fn go_back(&self, state: &mut State, to: &SnapshotRecord, newer: &[SnapshotRecord]) -> Result<()> {
         let high = self.shared.store.core.lock().take_ids(1);
         let root = state.tree.committed_root();
-        self.leave_remains(state, to.dataset, high, to.high, root)?;
+        self.leave_remains(state, high, to.high, root)?;
         for (at, record) in newer.iter().enumerate() {
             self.destroy_one(state, record).inspect_err(|_| {
                 newer[..at].iter().for_each(|record| self.undestroy_one(state, record));

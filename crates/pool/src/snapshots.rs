@@ -33,7 +33,7 @@ pub(crate) struct Left {
     pub(crate) record: RemainsRecord,
     /// The commit that has the note: nothing is freed before it is durable.
     pub(crate) since: CommitId,
-    /// Its successor cannot be read; the next import tries again.
+    /// Its successor cannot be read; tried again with another one, or at the next import.
     pub(crate) is_stuck: bool,
 }
 

@@ -8,10 +8,10 @@ use larder_device::{Entropy, SeededEntropy};
 use larder_format::ByteLen;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
-use larder_pool::{Look, Pool, PoolError, ROOT_DATASET};
+use larder_pool::{Look, PoolError, ROOT_DATASET};
 use larder_sim::{SimWorld, Survival};
 use larder_upkeep::gc::{Findings, Outcome};
-use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The file that says which state the head is in.
 const STAMP: u64 = 5;
@@ -194,12 +194,12 @@ impl Run {
 
     fn verify(&self) {
         let dataset = self.pool.dataset(ROOT_DATASET).unwrap();
-        assert!(contents(&dataset.view().unwrap(), &self.pool) == self.now.head, "the head");
+        assert!(versions(&dataset.view().unwrap(), &self.pool) == self.now.head, "the head");
         let names: Vec<_> = self.pool.snapshots(ROOT_DATASET).into_iter().map(|one| one.name).collect();
         assert_eq!(names, self.now.snapshots.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>());
         for (name, model) in &self.now.snapshots {
             let view = self.pool.snapshot_view(ROOT_DATASET, name).unwrap();
-            assert!(contents(&view, &self.pool) == *model, "snapshot {name}");
+            assert!(versions(&view, &self.pool) == *model, "snapshot {name}");
         }
     }
 
@@ -292,21 +292,6 @@ fn trace(pool: &Kept) -> Findings {
     findings
 }
 
-/// Version and length of every file that a tree has.
-fn contents(look: &impl Look, pool: &Pool) -> Model {
-    let mut found = Vec::new();
-    look.scan(&Key::MIN, &mut |key, value| {
-        found.push((key.object, Extent::decode(value).unwrap()));
-        ControlFlow::Continue(())
-    })
-    .unwrap();
-    let of = |(inode, extent): (u64, Extent)| {
-        let plain = pool.store().read(extent.ptr).unwrap();
-        (inode, (version_of(&plain), plain.len()))
-    };
-    found.into_iter().map(of).collect()
-}
-
 /// So many seeds, or the one of `LARDER_SEED`.
 fn seeds(quick: u64, full: u64) -> std::ops::Range<u64> {
     let only: Option<u64> = std::env::var("LARDER_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -357,4 +342,34 @@ fn destroying_any_set_of_snapshots_frees_what_was_said() {
         }
         run.assert_exact();
     }
+}
+
+#[test]
+fn what_snapshots_hold_is_measured_beside_commits_that_free_what_is_read() {
+    let mut run = Run::new(7);
+    run.snapshot();
+    run.write(200);
+    run.snapshot();
+    let (pool, is_over, measured) = (run.pool.clone(), AtomicBool::new(false), AtomicU64::new(0));
+    let names: Vec<_> = run.now.snapshots.iter().map(|(name, _)| name.clone()).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                assert!(pool.snapshot_space(ROOT_DATASET, &names).unwrap() > 0);
+                pool.written(ROOT_DATASET, None, None).unwrap();
+                measured.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let mut commits = 0;
+        while commits < 150 || measured.load(Ordering::Relaxed) < 20 {
+            run.write(20);
+            run.commit();
+            run.pool.store().drop_caches();
+            run.pool.clean_step(true).unwrap();
+            commits += 1;
+            assert!(commits < 10_000, "nothing is measured");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    run.verify();
 }

@@ -47,10 +47,9 @@ pub const OF_SNAPSHOTS: &[&str] = &[
     "clones",
 ];
 
-/// The names of those of datasets with files, in the order in which `get all` shows them. `written` waits for a commit
-/// that is under way, and is told only when it is asked for: whoever only looks waits for none.
+/// The names of those of datasets with files, in the order in which `get all` shows them.
 pub fn of_filesystems() -> impl Iterator<Item = &'static str> {
-    property::DATASET.iter().map(|known| known.name)
+    property::DATASET.iter().map(|known| known.name).chain(["written"])
 }
 
 /// The dataset property of this name or column.

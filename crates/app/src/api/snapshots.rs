@@ -44,6 +44,13 @@ pub struct Rollback {
     pub drop_newer: bool,
 }
 
+/// Newer snapshots that a rollback destroyed, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RolledBack {
+    /// Names.
+    pub destroyed: Vec<String>,
+}
+
 /// Renames a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenameSnapshot {

@@ -14,6 +14,14 @@ pub struct Force {
     pub force: bool,
 }
 
+/// `--yes`, for what loses something.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub struct Yes {
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+}
+
 /// `-H` and `-p`.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct Form {

@@ -1,6 +1,6 @@
 //! `larder fs destroy`.
 
-use super::args::{Force, Json};
+use super::args::{Force, Json, Yes};
 use super::{Session, out};
 use crate::api::fs::{Destroy, Destroyed};
 use crate::api::snapshots::DestroySnapshots;
@@ -34,9 +34,8 @@ pub struct Args {
     /// Tolerated for scripts written for zfs: nothing holds snapshots in this version
     #[arg(short = 'd', hide = true)]
     deferred: bool,
-    /// Do not ask
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    yes: Yes,
     #[command(flatten)]
     force: Force,
     #[command(flatten)]
@@ -59,8 +58,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         true => format!("Destroying the snapshots '{}'{scope} loses what only they hold.", args.name),
         false => format!("Destroying '{}'{scope} loses the files in it.", args.name),
     };
-    if !args.yes && !args.dry_run && !session.confirmed(&question) {
-        out::complain("nothing was done");
+    if !args.dry_run && !session.goes_ahead(args.yes, &question) {
         return Ok(1);
     }
     let destroyed = call(&args, snapshots, session)?;

@@ -1,6 +1,6 @@
 //! `larder fs rollback`.
 
-use super::args::{Force, Json};
+use super::args::{Force, Json, Yes};
 use super::{Session, out};
 use crate::api::Result;
 use crate::api::snapshots::Rollback;
@@ -15,9 +15,8 @@ pub struct Args {
     /// Destroy the snapshots that are newer
     #[arg(short = 'r', long, visible_short_alias = 'R')]
     drop_newer: bool,
-    /// Do not ask
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    yes: Yes,
     #[command(flatten)]
     force: Force,
     #[command(flatten)]
@@ -33,8 +32,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     let newer = if args.drop_newer { ", and the snapshots taken since" } else { "" };
     let question =
         format!("Going back to '{}' loses what was written to '{dataset}' since{newer}.", args.name);
-    if !args.yes && !session.confirmed(&question) {
-        out::complain("nothing was done");
+    if !session.goes_ahead(args.yes, &question) {
         return Ok(1);
     }
     let destroyed = session.client.call(Rollback { name: args.name, drop_newer: args.drop_newer })?;

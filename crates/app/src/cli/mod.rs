@@ -86,9 +86,13 @@ impl Session {
         }
     }
 
-    /// Whether to go ahead with what loses something: zpool and zfs never ask.
-    pub fn confirmed(&self, question: &str) -> bool {
-        self.applet != Applet::Larder || out::confirmed(question)
+    /// Whether to go ahead with what loses something; says so if not. zpool and zfs never ask.
+    pub fn goes_ahead(&self, yes: args::Yes, question: &str) -> bool {
+        let goes_ahead = yes.yes || self.applet != Applet::Larder || out::confirmed(question);
+        if !goes_ahead {
+            out::complain("nothing was done");
+        }
+        goes_ahead
     }
 
     /// Lets `-f` pass where scripts for zpool and zfs pass it; it changes nothing.

@@ -42,7 +42,7 @@ use crate::api::events::{Command, EventLists, Events, Histories, History};
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
-use crate::api::snapshots::{DestroySnapshots, RenameSnapshot, Rollback, Snapshot, Taken};
+use crate::api::snapshots::{DestroySnapshots, RenameSnapshot, Rollback, RolledBack, Snapshot, Taken};
 use crate::api::trace::Trace;
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, pool};
 use crate::engine::Engine;
@@ -258,7 +258,7 @@ impl Engine for Host {
     fn fs_destroy_snapshots(&self, request: DestroySnapshots) -> Result<fs::Destroyed> {
         datasets::destroy_snapshots(self, &request)
     }
-    fn fs_rollback(&self, request: Rollback) -> Result<fs::Destroyed> {
+    fn fs_rollback(&self, request: Rollback) -> Result<RolledBack> {
         datasets::rollback(self, &request)
     }
     fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done> {

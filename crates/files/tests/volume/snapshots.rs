@@ -645,6 +645,56 @@ fn a_volume_that_somebody_still_has_after_it_was_detached_removes_nothing_of_the
 }
 
 #[test]
+fn on_a_full_pool_snapshots_are_destroyed_and_a_head_goes_back_and_that_makes_room() {
+    for goes_back in [false, true] {
+        let bed = Bed::new(&[("recordsize", "131072"), ("compression", "off"), ("atime", "off")]);
+        let (made, top) = dataset(&bed, "tank/d", &[]);
+        let (kept, large) = (bed.file(top, "kept"), bed.file(top, "large"));
+        bed.write(kept, 0, &[7; 4 << 20]);
+        let fill = |node, byte: u8| {
+            let mut at = 0;
+            loop {
+                match bed.mount.write(node, Handle(0), at, &[byte; 1 << 20], false) {
+                    Ok(written) => at += u64::from(written),
+                    Err(FsError::NoSpace) => return at,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        };
+        if goes_back {
+            bed.pool.snapshot(made.id(), "all").unwrap();
+        }
+        let size = fill(large, 1);
+        assert!(size > 10 << 20, "{size}");
+        if !goes_back {
+            bed.pool.snapshot(made.id(), "all").unwrap();
+        }
+        // The snapshot has all of it: removing brings nothing where it was taken after, and works all the same.
+        bed.mount.unlink(top, b"large").unwrap();
+        bed.mount.forget(large, u64::MAX);
+        if goes_back {
+            bed.mount.detach(made.id()).unwrap();
+            bed.pool.commit().unwrap();
+            bed.pool.rollback(made.id(), "all", false).unwrap();
+            show(&bed, &made);
+        } else {
+            let other = bed.file(top, "other");
+            let more = fill(other, 2);
+            assert!(more < size / 4, "{more} of {size}");
+            bed.mount.unlink(top, b"other").unwrap();
+            bed.pool.destroy_snapshot(made.id(), "all").unwrap();
+            bed.pool.commit().unwrap();
+        }
+        // Nobody but the writer frees what came of it.
+        let again = bed.file(top, "again");
+        let room = fill(again, 3);
+        assert!(room > size * 3 / 4, "{room} of {size}");
+        assert!(bed.content(bed.mount.lookup(top, b"kept").unwrap().node) == [7; 4 << 20]);
+        bed.check();
+    }
+}
+
+#[test]
 fn many_read_snapshots_that_are_closed_and_let_go_meanwhile() {
     const SNAPSHOTS: u64 = 100;
     let bed = bed();

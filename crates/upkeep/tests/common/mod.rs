@@ -356,3 +356,18 @@ pub fn assert_refused(sim: &SimWorld, words: &[&str]) {
     }
     assert!(sim.images() == before, "a refused import wrote");
 }
+
+/// Version and length of every file that a tree has.
+pub fn versions(look: &impl Look, pool: &Pool) -> Model {
+    let mut found = Vec::new();
+    look.scan(&Key::MIN, &mut |key, value| {
+        found.push((key.object, Extent::decode(value).unwrap()));
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    let of = |(inode, extent): (u64, Extent)| {
+        let plain = pool.store().read(extent.ptr).unwrap();
+        (inode, (version_of(&plain), plain.len()))
+    };
+    found.into_iter().map(of).collect()
+}

@@ -4,15 +4,14 @@ use super::super::Host;
 use super::super::error::NOTHING_CHANGED;
 use super::snapshots::{Going, busy, let_go, line};
 use super::{found, hidden};
-use crate::api::fs::Destroyed;
 use crate::api::name::{check_snapshot, pool_of};
-use crate::api::snapshots::Rollback;
+use crate::api::snapshots::{Rollback, RolledBack};
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_pool::PoolError;
 
 /// Has a dataset hold again what a snapshot holds; what is mounted of it is unmounted meanwhile, and so are its
 /// snapshots. Gives the newer ones that are gone.
-pub fn rollback(host: &Host, request: &Rollback) -> Result<Destroyed> {
+pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
     let (full, name) = check_snapshot(&request.name)?;
     let (live, _) = host.dataset(full)?;
     // Names and mounts change under this lock alone.
@@ -31,7 +30,7 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<Destroyed> {
     // Nothing is unmounted for nothing: syncoid asks for it before each increment.
     live.pool.commit().map_err(|error| ApiError::from(error).within(&doing).of_pool(pool_of(full)))?;
     if destroyed.is_empty() && live.pool.is_at_snapshot(dataset.id(), name)? {
-        return Ok(Destroyed { destroyed, reclaimed: 0 });
+        return Ok(RolledBack { destroyed });
     }
     let mut roll = || {
         let shown = mounts.unmount_snapshots_of(dataset.id())?;
@@ -52,7 +51,7 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<Destroyed> {
         let safe = "the dataset: it is as the snapshot was, only not mounted";
         error.within(format!("rolled back to '{}', but", request.name)).safe(safe)
     })?;
-    Ok(Destroyed { destroyed, reclaimed: 0 })
+    Ok(RolledBack { destroyed })
 }
 
 /// The error, in which a snapshot that somebody looks into has its full name.
