@@ -25,10 +25,7 @@ impl Content {
     pub fn bytes(self, len: usize) -> Vec<u8> {
         let rng = SeededEntropy::new(7);
         match self {
-            Self::Random => {
-                let words = std::iter::repeat_with(|| rng.next_u64().to_le_bytes());
-                words.take(len.div_ceil(8)).flatten().take(len).collect()
-            }
+            Self::Random => rng.bytes(len),
             Self::Text => {
                 let mut text = String::with_capacity(len + 256);
                 while text.len() < len {

@@ -123,9 +123,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         file.set_len(mib << 20)?;
     }
     let rng = SeededEntropy::new(1);
-    let mut data = AlignedBuf::zeroed(1 << 20);
-    data.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&rng.next_u64().to_le_bytes()));
-    let data = Arc::new(data);
+    let data = Arc::new(AlignedBuf::padded(&rng.bytes(1 << 20)));
 
     for threads in [1, 4] {
         let device = FileDevice::open_with_threads(&path, OpenMode::Exclusive, threads)?;

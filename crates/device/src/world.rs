@@ -1,8 +1,8 @@
 //! Time, randomness and helping hands.
 
 use larder_format::Timestamp;
-use larder_sync::Mutex;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Where time comes from.
@@ -51,20 +51,27 @@ impl Workers for Inline {
 
 /// Repeatable randomness: SplitMix64 (Steele, Lea and Flood, 2014).
 #[derive(Debug)]
-pub struct SeededEntropy(Mutex<u64>);
+pub struct SeededEntropy(AtomicU64);
 
 impl SeededEntropy {
     /// The stream that `seed` names.
     pub fn new(seed: u64) -> Self {
-        Self(Mutex::new(seed))
+        Self(AtomicU64::new(seed))
+    }
+
+    /// Random bytes: content that does not compress.
+    pub fn bytes(&self, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(len.next_multiple_of(8));
+        (0..len.div_ceil(8)).for_each(|_| bytes.extend_from_slice(&self.next_u64().to_le_bytes()));
+        bytes.truncate(len);
+        bytes
     }
 }
 
 impl Entropy for SeededEntropy {
     fn next_u64(&self) -> u64 {
-        let mut state = self.0.lock();
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = *state;
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut z = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)

@@ -66,7 +66,7 @@ fn exercise(device: &FileDevice, seed: u64) {
     for _ in 0..50 {
         let pages = 1 + below(64);
         let (offset, len) = (below(span / 4096 - pages + 1) * 4096, pages * 4096);
-        let bytes: Vec<u8> = (0..len / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+        let bytes = rng.bytes(len as usize);
         copy[offset as usize..(offset + len) as usize].copy_from_slice(&bytes);
         assert!(device.submit(write(offset, &bytes)).wait().unwrap().is_empty());
     }

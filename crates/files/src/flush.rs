@@ -24,7 +24,7 @@ use crate::volume::{Volume, inode_key};
 use larder_format::items::{self, EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::ops::{LogOp, Resize, SetAttr, Write};
-use larder_format::{BlockId, BlockPtr, InodeId};
+use larder_format::{BlockId, BlockPtr, InodeId, is_zero};
 use larder_mutants::point;
 use larder_pool::cache::Record;
 use larder_pool::codec::Codec;
@@ -174,12 +174,6 @@ struct Batch {
     records: Vec<NewRecord>,
     /// Parts left to be stored, by the index of the inode.
     rests: BTreeMap<usize, Rest>,
-}
-
-/// Whether all bytes are zero; most that are not say so in their first word.
-fn is_zero(bytes: &[u8]) -> bool {
-    let (words, rest) = bytes.as_chunks::<64>();
-    words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|&byte| byte == 0)
 }
 
 impl Volume {

@@ -480,7 +480,7 @@ mod tests {
     use crate::names::NewInode;
     use crate::posix::Caller;
     use crate::volume::Volume;
-    use larder_device::{Entropy, Inline, SeededEntropy};
+    use larder_device::{Inline, SeededEntropy};
     use larder_format::items::{FileKind, ROOT_INODE};
     use larder_format::{ByteLen, HostId};
     use larder_pool::create::rule_for;
@@ -518,7 +518,7 @@ mod tests {
             let id = volume.make(ROOT_INODE, b"file", new, &caller).unwrap().node.unpack().1;
             let rng = SeededEntropy::new(len);
             for at in (0..400_000).step_by(len as usize) {
-                let bytes: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
+                let bytes = rng.bytes(len as usize);
                 volume.write(id, Some(at), &bytes, false).unwrap();
             }
             let mut todo = Todo::from([(id, 0..u64::MAX)]);
@@ -545,7 +545,7 @@ mod tests {
             let id = volume.make(ROOT_INODE, b"file", new, &caller).unwrap().node.unpack().1;
             let rng = SeededEntropy::new(len);
             let write = || {
-                let bytes: Vec<u8> = (0..300_000).map(|_| rng.next_u64() as u8).collect();
+                let bytes = rng.bytes(300_000);
                 for (at, part) in (0..).step_by(len as usize).zip(bytes.chunks(len as usize)) {
                     volume.write(id, Some(at), part, false).unwrap();
                 }

@@ -20,3 +20,9 @@ pub mod tables;
 
 pub use error::{Corrupt, Reason};
 pub use ids::*;
+
+/// Whether all bytes are zero; most that are not say so in their first word.
+pub fn is_zero(bytes: &[u8]) -> bool {
+    let (pieces, rest) = bytes.as_chunks::<1024>();
+    pieces.iter().all(|piece| *piece == [0; 1024]) && rest.iter().all(|&byte| byte == 0)
+}

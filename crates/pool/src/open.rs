@@ -13,7 +13,9 @@ use larder_format::label::{
     RING_SLOT, RING_SLOTS, label_areas,
 };
 use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootDevice, RootHead, RootImport};
-use larder_format::{ByteLen, CommitId, Corrupt, DeviceIndex, DeviceOffset, Incarnation, PoolGuid, Reason};
+use larder_format::{
+    ByteLen, CommitId, Corrupt, DeviceIndex, DeviceOffset, Incarnation, PoolGuid, Reason, is_zero,
+};
 use larder_mutants::{Mutant, mutated};
 use larder_store::Refusal;
 use std::collections::BTreeMap;
@@ -52,7 +54,7 @@ impl RingPlace {
     pub fn of(sums: &Sums, bytes: &[u8]) -> Self {
         match Root::check(sums, bytes) {
             Ok(root) => Self::Root(root.commit),
-            Err(_) if bytes.iter().all(|byte| *byte == 0) => Self::Blank,
+            Err(_) if is_zero(bytes) => Self::Blank,
             Err(_) => Self::Damaged,
         }
     }

@@ -43,12 +43,13 @@ impl DeviceImage {
 
     /// The `len` bytes at `offset`, at any alignment. Panics beyond the end.
     pub fn read(&self, offset: DeviceOffset, len: usize) -> AlignedBuf {
-        let mut out = AlignedBuf::zeroed(len);
+        let mut out = AlignedBuf::stale(len);
         for piece in self.pieces(offset.get(), len) {
             let leaf = self.leaves.get(&piece.leaf);
-            if let Some(page) = leaf.and_then(|leaf| leaf.0[piece.page].as_deref()) {
-                out[piece.from..piece.from + piece.len]
-                    .copy_from_slice(&page[piece.start..piece.start + piece.len]);
+            let out = &mut out[piece.from..piece.from + piece.len];
+            match leaf.and_then(|leaf| leaf.0[piece.page].as_deref()) {
+                Some(page) => out.copy_from_slice(&page[piece.start..piece.start + piece.len]),
+                None => out.fill(0),
             }
         }
         out

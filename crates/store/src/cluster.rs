@@ -24,7 +24,7 @@ use larder_device::ALIGN;
 use larder_format::block::{BlockKind, CheckedHeader};
 use larder_format::checksum::Sums;
 use larder_format::segment::{STRIPE_STEP, StripeHeader, stripe_header_len};
-use larder_format::{BLOCK_STEP, BlockId, BlockPtr, Place};
+use larder_format::{BLOCK_STEP, BlockId, BlockPtr, Place, is_zero};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::Entry;
 use std::sync::Arc;
@@ -172,7 +172,7 @@ pub fn walk_blocks(sums: &Sums, window: Place, bytes: &[u8]) -> Vec<Met> {
             // Padding, then the next stripe.
             let next = (window.offset + at as u32).next_multiple_of(STRIPE_STEP) - window.offset;
             let Some((padding, stripe)) = rest.split_at_checked(next as usize - at) else { break };
-            let is_padding = padding.iter().all(|byte| *byte == 0);
+            let is_padding = is_zero(padding);
             let here = |stripe: &StripeHeader| {
                 (stripe.segment, stripe.offset) == (window.segment, window.offset + next)
             };

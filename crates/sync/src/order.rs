@@ -8,6 +8,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::Location;
 use std::sync::{Mutex, PoisonError};
 
@@ -20,9 +21,35 @@ pub(crate) struct Kind {
     pub of: &'static str,
 }
 
+impl Kind {
+    /// Where its parts lie: compared faster than what they say.
+    fn address(self) -> Address {
+        (std::ptr::from_ref(self.made).addr(), self.of.as_ptr().addr(), self.of.len())
+    }
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.made.fmt(f)
+    }
+}
+
+type Address = (usize, usize, usize);
+
+/// Hashes addresses by multiplication: each time a lock is taken with others held, one is looked up.
+#[derive(Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_usize((*byte).into()));
+    }
+    fn write_usize(&mut self, word: usize) {
+        // 2^64 divided by the golden ratio.
+        self.0 = (self.0.rotate_left(23) ^ word as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 
@@ -36,8 +63,8 @@ static BEFORE: Mutex<BTreeMap<Kind, After>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
     static HELD: RefCell<Vec<(usize, Kind, At)>> = const { RefCell::new(Vec::new()) };
-    /// Pairs that this thread has entered already.
-    static SAID: RefCell<HashSet<(Kind, Kind)>> = RefCell::default();
+    /// Pairs that this thread has entered already, by their addresses.
+    static SAID: RefCell<HashSet<(Address, Address), BuildHasherDefault<AddressHasher>>> = RefCell::default();
 }
 
 /// The calling thread is about to wait for a lock.
@@ -61,7 +88,8 @@ pub(crate) fn wait(key: usize, kind: Kind, at: At) {
 
 /// Enters that `before` comes before `kind`; what was said to the contrary.
 fn say(before: Kind, taken: At, kind: Kind, at: At) -> Option<String> {
-    if SAID.with_borrow(|said| said.contains(&(before, kind))) {
+    let pair = (before.address(), kind.address());
+    if SAID.with_borrow(|said| said.contains(&pair)) {
         return None;
     }
     let mut all = BEFORE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +103,7 @@ fn say(before: Kind, taken: At, kind: Kind, at: At) -> Option<String> {
     }
     all.entry(before).or_default().entry(kind).or_insert((taken, at));
     drop(all);
-    SAID.with_borrow_mut(|said| said.insert((before, kind)));
+    SAID.with_borrow_mut(|said| said.insert(pair));
     None
 }
 

@@ -516,7 +516,7 @@ fn a_full_pool_with_a_full_log_imports_and_commits() {
                 if pool.check_space(16 << 10, 16 << 10).is_err() {
                     break 'fill;
                 }
-                let plain: Vec<u8> = (0..2048).flat_map(|_| entropy.next_u64().to_le_bytes()).collect();
+                let plain = entropy.bytes(16 << 10);
                 let op = pool.enter().unwrap();
                 let record = NewRecord {
                     dataset: dataset.id(),

@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use larder_device::SeededEntropy;
 use larder_format::block::{BLOCK_OVERHEAD, FRAME, frame_sums_len};
 use larder_format::checksum::ChecksumKind;
 use larder_format::items::Extent;
@@ -20,12 +21,7 @@ const SIZE: ByteLen = ByteLen::new(64 << 20);
 const RECORD: u32 = 128 << 10;
 
 fn noise(seed: u64, len: u32) -> Vec<u8> {
-    let mut state = seed + 1;
-    let next = |_| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..len).map(next).collect()
+    SeededEntropy::new(seed).bytes(len as usize)
 }
 
 fn store(pool: &Pool, contents: &[Vec<u8>], codec: Codec, checksum: ChecksumKind) -> Vec<Extent> {

@@ -27,9 +27,7 @@ fn fill(pool: &Pool, record: usize) -> u64 {
     let dataset = pool.dataset(ROOT_DATASET).unwrap();
     let mut written = 0;
     loop {
-        let batch: Vec<Vec<u8>> = (0..(8 << 20) / record)
-            .map(|_| (0..record / 8).flat_map(|_| entropy.next_u64().to_le_bytes()).collect())
-            .collect();
+        let batch: Vec<_> = (0..(8 << 20) / record).map(|_| entropy.bytes(record)).collect();
         for batch in batch.chunks(
             ((pool.store().space(record as u32).available / record as u64) as usize).clamp(1, batch.len()),
         ) {
@@ -148,7 +146,7 @@ fn single_records_can_be_stored_until_avail_says_nothing() {
     let mut offset = 0;
     while pool.store().space(128 << 10).available >= 128 << 10 {
         let op = pool.enter().unwrap();
-        let plain: Vec<u8> = (0..16 << 10).flat_map(|_| entropy.next_u64().to_le_bytes()).collect();
+        let plain = entropy.bytes(128 << 10);
         let record = NewRecord {
             dataset: dataset.id(),
             inode: 9,

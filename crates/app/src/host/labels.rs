@@ -6,7 +6,7 @@ use super::{internal, pause};
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_device::{AlignedBuf, Device, FileDevice, OpenMode, Request, TIMEOUT};
 use larder_format::label::{HEARTBEAT_OFFSET, LABEL_AREA, LABEL_LEN, label_areas};
-use larder_format::{ByteLen, DeviceOffset};
+use larder_format::{ByteLen, DeviceOffset, is_zero};
 use larder_pool::foreign;
 use larder_pool::open::{Found, Scan, scan};
 use std::collections::BTreeSet;
@@ -95,7 +95,7 @@ fn is_free(found: &Found) -> bool {
     let Some(root) = found.root.as_ref().filter(|root| root.exported) else { return false };
     match &found.heartbeat {
         Some(beat) => beat.incarnation == root.incarnation,
-        None => read_heartbeat(&found.device).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0)),
+        None => read_heartbeat(&found.device).is_some_and(|bytes| is_zero(&bytes)),
     }
 }
 

@@ -127,8 +127,7 @@ fn power_cut(bed: Bed) -> Made {
 }
 
 fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let entropy = SeededEntropy::new(seed);
-    (0..len.div_ceil(8)).flat_map(|_| entropy.next_u64().to_le_bytes()).take(len).collect()
+    SeededEntropy::new(seed).bytes(len)
 }
 
 /// Lines that every codec makes smaller.

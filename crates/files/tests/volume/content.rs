@@ -1,7 +1,7 @@
 //! Files whose records are cut by content.
 
 use crate::bed::{Bed, ROOT};
-use larder_device::{Entropy, Inline, SeededEntropy, Workers};
+use larder_device::{Inline, SeededEntropy, Workers};
 use larder_files::*;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
@@ -19,9 +19,7 @@ fn bed() -> Bed {
 }
 
 fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let rng = SeededEntropy::new(seed);
-    let words = std::iter::repeat_with(|| rng.next_u64().to_le_bytes());
-    words.take(len.div_ceil(8)).flatten().take(len).collect()
+    SeededEntropy::new(seed).bytes(len)
 }
 
 /// A file's extents, by offset.

@@ -11,11 +11,6 @@ use std::sync::Arc;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Bytes that do not compress.
-fn noise(entropy: &SeededEntropy, len: usize) -> Vec<u8> {
-    (0..len.div_ceil(8)).flat_map(|_| entropy.next_u64().to_le_bytes()).take(len).collect()
-}
-
 /// Makes a dataset and shows it under its name; gives its root directory as well.
 pub fn dataset(bed: &Bed, name: &str, properties: &[(&str, &str)]) -> (Arc<Dataset>, NodeId) {
     let properties = properties.iter().map(|&(name, value)| (name.into(), value.into())).collect();
@@ -45,7 +40,7 @@ fn fill(bed: &Bed, node: NodeId, piece: usize, seed: u64) -> (u64, FsError) {
     let entropy = SeededEntropy::new(seed);
     let mut written = bed.mount.getattr(node).unwrap().size;
     loop {
-        match write(bed, node, written, &noise(&entropy, piece)) {
+        match write(bed, node, written, &entropy.bytes(piece)) {
             Ok(_) => written += piece as u64,
             Err(refusal) => return (written, refusal),
         }
@@ -71,7 +66,7 @@ fn a_write_meets_the_quota_and_a_removal_gives_it_back() {
         assert_eq!(stat.blocks * u64::from(stat.block_size), 4 * MIB, "df shows the quota");
         assert!(stat.available * u64::from(stat.block_size) < 128 * KIB);
         // The pool's own dataset does not feel it.
-        bed.write(bed.file(ROOT, "other"), 0, &noise(&SeededEntropy::new(2), 1 << 20));
+        bed.write(bed.file(ROOT, "other"), 0, &SeededEntropy::new(2).bytes(1 << 20));
         // Cutting works at the quota, and what it freed can be written at once.
         bed.resize(file, 2 * MIB);
         let (again, refusal) = fill(&bed, file, 64 << 10, 3);
@@ -89,7 +84,7 @@ fn at_a_used_up_quota_nothing_is_made_but_everything_can_go() {
     let bed = Bed::new(&[("recordsize", "4096")]);
     let (home, root) = dataset(&bed, "tank/home", &[]);
     let file = bed.file(root, "file");
-    bed.write(file, 0, &noise(&SeededEntropy::new(1), 64 << 10));
+    bed.write(file, 0, &SeededEntropy::new(1).bytes(64 << 10));
     bed.pool.commit().unwrap();
     let used = bed.pool.share(home.id()).used;
     assert!(bed.pool.set_property(home.id(), "quota", &(used - 1).to_string()).is_err());
@@ -215,7 +210,7 @@ fn a_dataset_is_made_with_several_limits_at_once() {
         "tank/other",
         &[("recordsize", "4096"), ("reservation", "2097152"), ("refreservation", "1048576")],
     );
-    bed.write(bed.file(root, "file"), 0, &noise(&SeededEntropy::new(1), 1 << 20));
+    bed.write(bed.file(root, "file"), 0, &SeededEntropy::new(1).bytes(1 << 20));
     assert!(bed.pool.space_of(&home).available > MIB && bed.pool.space_of(&other).available > MIB);
     let sizes = [("recordsize", "0"), ("reservation", "1048576"), ("refreservation", "1048576")];
     let sizes = sizes.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
@@ -229,7 +224,7 @@ fn more_is_not_asked_of_a_quota_than_there_are_numbers_for() {
     let bed = Bed::new(&[]);
     let (home, root) = dataset(&bed, "tank/home", &[("quota", "8388608")]);
     let file = bed.file(root, "file");
-    bed.write(file, 0, &noise(&SeededEntropy::new(1), 1 << 20));
+    bed.write(file, 0, &SeededEntropy::new(1).bytes(1 << 20));
     let most = larder_format::items::MAX_FILE;
     let refused = bed.mount.fallocate(file, Handle(0), 0, most, Allocate::KeepSize);
     assert_eq!(refused.unwrap_err(), FsError::Quota);
@@ -324,8 +319,7 @@ fn simulate(seed: u64, seen: &mut BTreeMap<&'static str, u64>, overshoot: &mut u
             (_, Err(refusal)) => count(refused(refusal, 64 * KIB)),
             (0..12, Ok(file)) => {
                 let len = 1 + next(if next(4) == 0 { MIB } else { 64 * KIB });
-                let data =
-                    if next(3) == 0 { vec![b'x'; len as usize] } else { noise(&entropy, len as usize) };
+                let data = if next(3) == 0 { vec![b'x'; len as usize] } else { entropy.bytes(len as usize) };
                 match write(&bed, file, next(2 * MIB), &data) {
                     Ok(_) => count("written"),
                     Err(refusal) => count(refused(refusal, len)),
@@ -422,12 +416,12 @@ fn small_overwrites_of_large_records_fit_a_pool_that_is_half_full() {
     let bed = Bed::with_layout("mirror", &[ByteLen::new(96 << 20); 2], &[("recordsize", "131072")]);
     let (half, entropy) = (bed.pool.store().space(128 << 10).available / 2, SeededEntropy::new(1));
     let file = bed.file(ROOT, "file");
-    let mut content = noise(&entropy, half as usize);
+    let mut content = entropy.bytes(half as usize);
     bed.write(file, 0, &content);
     bed.pool.commit().unwrap();
     for round in 0..3000 {
         let at = (entropy.next_u64() % (half / 4096)) as usize * 4096;
-        let piece = noise(&entropy, 4096);
+        let piece = entropy.bytes(4096);
         content[at..at + 4096].copy_from_slice(&piece);
         bed.write(file, at as u64, &piece);
         // Data streams out between commits, and what it replaces stays until they come.
@@ -445,7 +439,7 @@ fn what_was_accepted_by_a_pool_that_runs_full_can_be_stored() {
     // Records grow in halves, each of which is stored: more is written than was accepted.
     let bed = Bed::with_layout("mirror", &[ByteLen::new(72 << 20); 2], &[("recordsize", "8192")]);
     let (half, entropy) = (bed.pool.store().space(8192).available / 2, SeededEntropy::new(1));
-    bed.write(bed.file(ROOT, "small records"), 0, &noise(&entropy, half as usize));
+    bed.write(bed.file(ROOT, "small records"), 0, &entropy.bytes(half as usize));
     bed.pool.commit().unwrap();
     bed.pool.set_property(ROOT_DATASET, "recordsize", "131072").unwrap();
     let file = bed.file(ROOT, "file");
@@ -469,12 +463,12 @@ fn small_records_of_the_smallest_pool_can_be_overwritten_when_it_is_nearly_full(
         let (records, entropy) = (said / 100 * 95 / RECORD, SeededEntropy::new(1));
         let file = bed.file(ROOT, "file");
         for record in 0..records {
-            bed.write(file, record * RECORD, &noise(&entropy, RECORD as usize));
+            bed.write(file, record * RECORD, &entropy.bytes(RECORD as usize));
         }
         bed.pool.commit().unwrap();
         for round in 0..4500 {
             let at = entropy.next_u64() % records * RECORD;
-            let written = write(&bed, file, at, &noise(&entropy, RECORD as usize));
+            let written = write(&bed, file, at, &entropy.bytes(RECORD as usize));
             let left = bed.pool.store().space(RECORD as u32).available;
             assert_eq!(written, Ok(RECORD as u32), "{word}, overwrite {round}: AVAIL {left} of {said}");
         }
@@ -492,7 +486,7 @@ fn a_stream_takes_what_avail_said_in_the_widest_layouts() {
         let (file, entropy) = (bed.file(ROOT, "file"), SeededEntropy::new(1));
         let (mut written, mut piece) = (0, 3 * (128 << 10));
         while piece > 0 {
-            if write(&bed, file, written, &noise(&entropy, piece)).is_err() {
+            if write(&bed, file, written, &entropy.bytes(piece)).is_err() {
                 piece = if piece > 128 << 10 { 128 << 10 } else { 0 };
                 continue;
             }

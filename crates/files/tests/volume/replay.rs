@@ -16,7 +16,7 @@ use std::sync::Arc;
 const KIB: u64 = 1 << 10;
 
 fn noise(entropy: &SeededEntropy, len: u64) -> Vec<u8> {
-    (0..len.div_ceil(8)).flat_map(|_| entropy.next_u64().to_le_bytes()).take(len as usize).collect()
+    entropy.bytes(len as usize)
 }
 
 /// Files with their content, all of it synced.

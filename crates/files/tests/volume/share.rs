@@ -2,7 +2,7 @@
 
 use crate::bed::{Bed, ROOT};
 use crate::quota::dataset;
-use larder_device::{Entropy, SeededEntropy};
+use larder_device::SeededEntropy;
 use larder_files::*;
 use larder_format::ByteLen;
 use larder_format::items::{EXTENT, Extent};
@@ -15,8 +15,7 @@ const RECORD: u64 = 4096;
 
 /// Bytes that do not compress.
 fn noise(seed: u64, len: u64) -> Vec<u8> {
-    let entropy = SeededEntropy::new(seed);
-    (0..len.div_ceil(8)).flat_map(|_| entropy.next_u64().to_le_bytes()).take(len as usize).collect()
+    SeededEntropy::new(seed).bytes(len as usize)
 }
 
 fn small_records() -> Bed {

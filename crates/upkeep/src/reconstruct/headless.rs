@@ -13,7 +13,7 @@ use larder_device::AlignedBuf;
 use larder_format::block;
 use larder_format::checksum::fast128;
 use larder_format::segment::{SegmentKind, StripeHeader, stripe_header_len};
-use larder_format::{CommitId, Place};
+use larder_format::{CommitId, Place, is_zero};
 use larder_pool::Pool;
 use larder_store::parity;
 use std::ops::Range;
@@ -117,6 +117,6 @@ impl Reconstruction {
             at += header.footprint() as usize;
         }
         let rest = body.get(at.min(body.len())..)?;
-        (at > 0 && rest.iter().all(|byte| *byte == 0)).then_some(at.min(body.len()) as u32)
+        (at > 0 && is_zero(rest)).then_some(at.min(body.len()) as u32)
     }
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use crate::common::{create, import, plans};
+use larder_device::SeededEntropy;
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockInfo, BlockKind, CodecKind, Stamp};
 use larder_format::checksum::{ChecksumKind, Sums, payload_sum};
 use larder_format::{BlockId, BlockPtr, ByteLen, CommitId, DatasetId, Incarnation};
@@ -14,12 +15,7 @@ pub const WORDS: [(&str, usize); 5] =
     [("single", 1), ("mirror", 2), ("raidz1", 3), ("raidz2", 6), ("raid14", 5)];
 
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed;
-    let next = |_| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..len).map(next).collect()
+    SeededEntropy::new(seed).bytes(len)
 }
 
 pub fn store(pool: &Pool, files: Vec<Vec<u8>>) -> Vec<BlockPtr> {
