@@ -16,7 +16,8 @@
 //! need a call of [`crate::Update::share_block`], which sets the mark `SHARED` in the same commit, and the pool-wide
 //! flag. Both, and the decisions of the queue, are made under the map's lock. Marks in the map stay with an id when its
 //! block is moved. Only GC may take `SHARED` away, and takes `DEAD` away with it: the drop that set `DEAD` was that of
-//! another reference.
+//! another reference. It leaves it where the one reference is younger than a snapshot that is younger than the block:
+//! that snapshot seems to hold what it does not, and only `SHARED` tells that nobody frees it.
 //!
 //! # The queue
 //! It is the set of ids with the mark `DEAD`, hence as durable as the commits that set and clear them. In memory

@@ -26,23 +26,33 @@ impl Pool {
             let lineage = dataset.id();
             let of: Arc<str> = self.tree_name(&dataset).into();
             let state = dataset.state.read();
-            let mut predecessor = None;
+            let (mut predecessor, mut protected_below) = (None, BlockId::new(0));
             let origin = origins.len() as u32;
             origins.push(lineage);
-            let mut add = |name, root, referenced, predecessor| {
+            let mut add = |name, root, referenced, predecessor, protected_below| {
                 let number = members.len() as u32;
-                members.push(PinnedTree { number, lineage, origin, name, root, referenced, predecessor });
+                members.push(PinnedTree {
+                    number,
+                    lineage,
+                    origin,
+                    name,
+                    root,
+                    referenced,
+                    predecessor,
+                    protected_below,
+                });
             };
             for snapshot in self.snapshots(lineage) {
                 if let Some(root) = snapshot.root {
                     let name = format!("{of}@{}", snapshot.name).into();
-                    add(name, root, snapshot.referenced, predecessor);
+                    add(name, root, snapshot.referenced, predecessor, protected_below);
                 }
                 predecessor = snapshot.root.map(|root| (root, snapshot.high));
+                protected_below = snapshot.high;
             }
             held += state.record.held;
             if let Some(root) = state.tree.committed_root() {
-                add(of, root, state.record.referenced, predecessor);
+                add(of, root, state.record.referenced, predecessor, protected_below);
             }
         }
         let left = self.freeing().left_bytes();

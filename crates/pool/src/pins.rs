@@ -52,12 +52,20 @@ pub struct PinnedTree {
     pub referenced: u64,
     /// The tree before it in its lineage, and the highest id that one may hold.
     pub predecessor: Option<(BlockPtr, BlockId)>,
+    /// The highest id that a snapshot before it protects, 0 without one.
+    pub protected_below: BlockId,
 }
 
 impl PinnedTree {
     /// Whether the predecessor cannot have it.
     pub fn is_fresh(&self, id: BlockId) -> bool {
         self.predecessor.is_none_or(|(_, high)| id > high)
+    }
+
+    /// Whether a reference that it has and its predecessor does not was made to a block that was there before that one
+    /// was taken. When it is dropped, the snapshot seems to hold the block, and does not.
+    pub fn is_late(&self, id: BlockId) -> bool {
+        id <= self.protected_below
     }
 }
 

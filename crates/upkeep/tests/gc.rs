@@ -516,3 +516,54 @@ fn trees_of_many_datasets_are_walked_together() {
     assert_eq!(found.histogram[0].blocks, 80);
     assert_eq!(found.live.blocks, 80 + 41, "and a leaf each, with that of the root");
 }
+
+#[test]
+fn a_reference_made_after_a_snapshot_to_an_older_block_is_not_forgotten_when_both_are_gone() {
+    for is_empty in [false, true] {
+        let sim = world_of(64);
+        let pool = create(&sim, "single");
+        let mut model = Model::new();
+        commit(&pool, &mut model, &[(10, 1, 9000), (12, 1, 500)]);
+        let other = pool.create_dataset("tank/d", BTreeMap::new()).unwrap();
+        if !is_empty {
+            put(&pool, &other, &[(20, 1, 700)]);
+        }
+        pool.commit().unwrap();
+        pool.snapshot(other.id(), "before").unwrap();
+        let key = Key::new(30, EXTENT, 0);
+        let value = pool.dataset(ROOT_DATASET).unwrap().view().unwrap().get(&Key::new(10, EXTENT, 0));
+        let value = value.unwrap().unwrap();
+        let extent = Extent::decode(&value).unwrap();
+        let change = |change: &dyn Fn(&mut larder_pool::Update<'_>) -> Result<(), PoolError>| {
+            let op = pool.enter().unwrap();
+            other.update(&op, change).unwrap();
+        };
+        change(&|tree| {
+            tree.insert(key, &value)?;
+            tree.share_block(extent.ptr, extent.logical.into());
+            Ok(())
+        });
+        remove(&pool, 10);
+        pool.commit().unwrap();
+        settle(&pool);
+        // One reference is left, and the snapshot seems to hold it.
+        trace(&pool);
+        change(&|tree| {
+            tree.remove(&key)?;
+            tree.drop_block(extent.ptr, extent.logical.into());
+            Ok(())
+        });
+        pool.commit().unwrap();
+        pool.destroy_snapshot(other.id(), "before").unwrap();
+        for _ in 0..2 {
+            pool.commit().unwrap();
+            while pool.destroy_step(64).unwrap() {}
+        }
+        settle(&pool);
+        assert_whole(&pool, "nobody refers to it");
+        let found = trace(&pool);
+        assert_eq!((found.unreachable.blocks, found.dead.blocks), (0, 1), "{found:?}");
+        settle(&pool);
+        assert!(pool.blocks().unwrap().iter().all(|(id, _)| *id != extent.ptr.id));
+    }
+}

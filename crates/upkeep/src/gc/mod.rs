@@ -172,6 +172,9 @@ pub(crate) struct Collection {
     touched_limit: usize,
 }
 
+/// Tag that a record has beside those of its references when one of them is late: see [`PinnedTree::is_late`].
+const LATE: Tag = Tag::NONE;
+
 /// Marks blocks as a walk of the trees finds them.
 struct Marker<'a> {
     sets: &'a mut Sets,
@@ -188,6 +191,9 @@ impl Visitor for Marker<'_> {
     fn extent(&mut self, member: &PinnedTree, _: &Key, extent: &Extent, met: Met) -> Result<()> {
         if met == Met::Reference {
             self.sets.live.push(extent.ptr.id, Tag::new(extent.logical, member.origin));
+            if member.is_late(extent.ptr.id) {
+                self.sets.live.push(extent.ptr.id, LATE);
+            }
             *self.walked += 1;
         }
         Ok(())
@@ -241,7 +247,9 @@ impl Collection {
         effort: usize,
     ) -> Result<bool> {
         let pool = &*collector.pool;
-        if self.sets.spill_step(io, self.walk.extents_per_batch(), effort * PAGES_PER_NODE)? {
+        // Each may bring a mark besides.
+        let ids = 2 * self.walk.extents_per_batch();
+        if self.sets.spill_step(io, ids, effort * PAGES_PER_NODE)? {
             return Ok(true);
         }
         match &mut self.stage {
@@ -376,8 +384,10 @@ fn judge(
         }
         Verdict::Live(references, touched) => {
             findings.live.add(bytes);
-            let count = references.iter().map(|one| one.count).sum();
             let logical = references.iter().map(|one| one.tag.logical()).max().unwrap_or(0);
+            let is_late = logical > 0 && references.iter().any(|one| one.tag == LATE);
+            let references = || references.iter().filter(|one| !is_late || one.tag != LATE);
+            let count = references().map(|one| one.count).sum();
             if logical > 0 {
                 let stored = places.first().map_or(0, |place| u64::from(place.stored));
                 let allocated = bytes;
@@ -386,7 +396,7 @@ fn judge(
                     let (once, more) = &mut findings.fingerprinted;
                     *if count > 1 { more } else { once } += 1;
                 }
-                for one in references {
+                for one in references() {
                     let Some(of) = sharing.get_mut(one.tag.origin() as usize) else { continue };
                     of.references += one.count;
                     of.logical += one.count * u64::from(logical);
@@ -396,7 +406,7 @@ fn judge(
             }
             // A mark `DEAD` beside it may be that of the one reference, dropped since the pin.
             let is_other = touched || pinned.has_remains;
-            let sole = count == 1 && !is_other && !entry.marks.contains(Marks::DEAD);
+            let sole = count == 1 && !is_late && !is_other && !entry.marks.contains(Marks::DEAD);
             (shared && sole).then_some(Act::Unshare)
         }
         Verdict::Dead => {

@@ -43,6 +43,9 @@ impl Tag {
     /// The highest number; it stands for all above it.
     pub(crate) const MAX_ORIGIN: u32 = u32::MAX >> Self::LOGICAL_BITS;
 
+    /// That of no record.
+    pub(crate) const NONE: Self = Self(0);
+
     pub(crate) fn new(logical: u32, origin: u32) -> Self {
         debug_assert!(logical <= MAX_RECORD);
         Self(origin.min(Self::MAX_ORIGIN) << Self::LOGICAL_BITS | logical)
