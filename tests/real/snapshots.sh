@@ -154,6 +154,28 @@ mounted
 same "contents are as rolled back" "$BED/out/sums" <(sums "$W")
 echo again >"$W/again"
 
+# Held, and with properties of their own.
+check "properties" "$LARDER" fs snapshot -r -o org.example:why="an upgrade" tank/work@held
+check "are the snapshot's own" test "$(zfs get -Ho value,source org.example:why tank/work/below@held)" = "an upgrade	local"
+check "a hold" zfs hold -r keep tank/work@held
+check "is told" test "$(zfs holds -Hr tank/work@held | cut -f 1,2 | tr '\n\t' ' :')" = "tank/work@held:keep tank/work/below@held:keep "
+check "twice" fails "cannot hold snapshot 'tank/work@held': tag already exists on this dataset" zfs hold keep tank/work@held
+kill_daemon
+check "import after kill -9 with holds" "$LARDER" pool import -d "$DEVICES" tank
+mounted
+check "nothing destroys it" fails "cannot destroy snapshot tank/work@held: dataset is busy" zfs destroy tank/work@held
+check "nor its dataset" fails "dataset is busy" zfs destroy -r tank/work
+check "it is there" test -e "$SNAPS/held/again"
+check "to go with its last hold" zfs destroy -d tank/work@held
+check "it is still there" test "$(zfs get -Hpo value defer_destroy,userrefs tank/work@held | tr '\n' ' ')" = "on 1 "
+check "release" zfs release -r keep tank/work@held
+check "it went" fails "could not find any snapshots to destroy" zfs destroy tank/work@held
+check "from .zfs too" test ! -e "$SNAPS/held"
+check "snapdir" "$LARDER" fs set snapdir=visible tank/work
+check "lists it" test "$(ls -a "$W" | grep -c '^\.zfs$')" = 1
+check "and no more" "$LARDER" fs inherit snapdir tank/work
+check "after that" test "$(ls -a "$W" | grep -c '^\.zfs$')" = 0
+
 # Space comes back with the last of them.
 before=$(zfs list -Hpo avail tank)
 rm "$W/large" "$W/second"

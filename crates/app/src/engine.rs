@@ -9,7 +9,9 @@ use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::name::pool_of;
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
-use crate::api::snapshots::{DestroySnapshots, RenameSnapshot, Rollback, RolledBack, Snapshot, Taken};
+use crate::api::snapshots::{
+    DestroySnapshots, Held, Hold, Holds, Release, RenameSnapshot, Rollback, RolledBack, Snapshot, Taken,
+};
 use crate::api::trace::Trace;
 use crate::api::{Done, Items, Result, fs, pool};
 use serde::{Serialize, de::DeserializeOwned};
@@ -79,6 +81,12 @@ pub trait Engine: Send + Sync {
     fn fs_rollback(&self, request: Rollback) -> Result<RolledBack>;
     /// Renames snapshots; all of them or none.
     fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done>;
+    /// Places a hold on snapshots; on all of them or none.
+    fn fs_hold(&self, request: Hold) -> Result<Done>;
+    /// Lets go of a hold on snapshots; of all of them or none.
+    fn fs_release(&self, request: Release) -> Result<Done>;
+    /// Which holds snapshots have.
+    fn fs_holds(&self, request: Holds) -> Result<Held>;
     /// Properties of datasets and snapshots, each after its parent; see [`fs::Get::selects`].
     fn fs_get(&self, request: fs::Get) -> Result<Items>;
     /// Sets properties; all of them or none.
@@ -231,6 +239,9 @@ verbs! {
         => fs::Destroyed, checked;
     Rollback, fs_rollback, "/v1/fs/rollback" changes(name) => RolledBack, checked;
     RenameSnapshot, fs_rename_snapshot, "/v1/fs/rename-snapshot" changes(from) => Done, checked;
+    Hold, fs_hold, "/v1/fs/hold" changes(names) => Done, checked;
+    Release, fs_release, "/v1/fs/release" changes(names) => Done, checked;
+    Holds, fs_holds, "/v1/fs/holds" => Held, checked;
     fs::Get, fs_get, "/v1/fs/get" => Items;
     fs::Set, fs_set, "/v1/fs/set" changes(names) => Done, checked;
     fs::Inherit, fs_inherit, "/v1/fs/inherit" changes(names) => Done, checked;

@@ -7,7 +7,8 @@ use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pool::{PoolStatus, State, Vdev};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::snapshots::{
-    DestroySnapshots, RenameSnapshot, Rollback, RolledBack, Snapshot, Taken, chosen, spans,
+    DestroySnapshots, Held, Hold, Holds, Release, RenameSnapshot, Rollback, RolledBack, Snapshot, Tag, Taken,
+    chosen, spans,
 };
 use crate::api::trace::Trace;
 use crate::api::{
@@ -16,13 +17,15 @@ use crate::api::{
 };
 use crate::engine::Engine;
 use larder_sync::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Datasets of all pools, by name, with their local properties; snapshots are among them, and older where their names
 /// come first.
 #[derive(Default)]
 pub struct MemoryEngine {
     datasets: Mutex<BTreeMap<String, Properties>>,
+    /// Holds: snapshots and tags.
+    holds: Mutex<BTreeSet<(String, String)>>,
     /// Commands, with what they changed.
     commands: Mutex<Vec<(String, Command)>>,
 }
@@ -265,6 +268,32 @@ impl Engine for MemoryEngine {
 
     fn fs_rollback(&self, request: Rollback) -> Result<RolledBack> {
         self.known(&request.name).map(|()| RolledBack { destroyed: vec![] })
+    }
+
+    fn fs_hold(&self, request: Hold) -> Result<Done> {
+        request.names.iter().try_for_each(|name| self.known(name))?;
+        let mut holds = self.holds.lock();
+        holds.extend(request.names.into_iter().map(|name| (name, request.tag.clone())));
+        Ok(Done {})
+    }
+
+    fn fs_release(&self, request: Release) -> Result<Done> {
+        let mut holds = self.holds.lock();
+        for name in request.names {
+            if !holds.remove(&(name.clone(), request.tag.clone())) {
+                let message =
+                    format!("cannot release hold from snapshot '{name}': no such tag on this dataset");
+                return Err(ApiError::new(ErrorKind::NotFound, message));
+            }
+        }
+        Ok(Done {})
+    }
+
+    fn fs_holds(&self, request: Holds) -> Result<Held> {
+        request.names.iter().try_for_each(|name| self.known(name))?;
+        let holds = self.holds.lock();
+        let asked = holds.iter().filter(|(name, _)| request.names.contains(name)).cloned();
+        Ok(Held { holds: asked.map(|(name, tag)| Tag { name, tag, created: 0 }).collect() })
     }
 
     fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done> {

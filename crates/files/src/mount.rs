@@ -44,8 +44,6 @@ struct Tree {
     volumes: BTreeMap<DatasetId, Attached>,
     /// The first dataset attached without a parent.
     root: Option<DatasetId>,
-    /// Datasets whose root directory lists `.zfs`.
-    snapdir_visible: BTreeSet<DatasetId>,
     /// Detached, but perhaps still used by a call that began before.
     leaving: Vec<Arc<Volume>>,
 }
@@ -284,20 +282,6 @@ impl Mount {
         let mut tree = self.tree.write();
         tree.let_go();
         !tree.volumes.contains_key(&id) && tree.leaving.iter().all(|volume| volume.id() != id)
-    }
-
-    /// Whether the root directory of a dataset lists `.zfs`, which can be looked up in any case; at first it does not.
-    pub fn set_snapdir_visible(&self, dataset: DatasetId, visible: bool) {
-        let all = &mut self.tree.write().snapdir_visible;
-        if visible {
-            all.insert(dataset)
-        } else {
-            all.remove(&dataset)
-        };
-    }
-
-    pub(crate) fn is_snapdir_visible(&self, dataset: DatasetId) -> bool {
-        self.tree.read().snapdir_visible.contains(&dataset)
     }
 
     /// Closes a snapshot that is to be destroyed. Its nodes are [`FsError::Stale`] from then on, unless somebody looks

@@ -193,7 +193,7 @@ impl<'a> Seat<'a> {
                 control.below().into_iter().for_each(|below| add(CONTROL, SNAPSHOT, below));
             }
             Object::Inode(volume, ROOT_INODE) if !volume.dataset().is_snapshot() => {
-                if self.mount.is_snapdir_visible(volume.id()) {
+                if volume.dataset().settings().snapdir {
                     add(CONTROL, ZFS, Object::zfs(Arc::clone(volume)));
                 }
                 for (id, name, child) in self.mount.junctions(volume.id()) {

@@ -46,11 +46,11 @@ pub enum Table {
     Damage = 12,
     /// Slots that are out of use: [`bad_slot_key`](Table::bad_slot_key) → [`BadSlotRecord`].
     BadSlots = 13,
-    /// Properties of snapshots. From here on reserved.
+    /// Properties of snapshots: [`attached_key`](Table::attached_key) → [`PropertyRecord`].
     SnapshotProperties = 14,
-    /// Holds, which keep snapshots from being destroyed.
+    /// Holds, which keep snapshots from being destroyed: [`attached_key`](Table::attached_key) → [`HoldRecord`].
     Holds = 15,
-    /// Bookmarks: remains of snapshots, to send from.
+    /// Bookmarks: remains of snapshots, to send from. From here on reserved.
     Bookmarks = 16,
     /// Streams that are being received.
     Receiving = 17,
@@ -76,6 +76,14 @@ pub fn pieces(value: &[u8]) -> impl ExactSizeIterator<Item = &[u8]> {
 
 /// Bits of a key's object that say of which dataset, or piece, an entry of a table is.
 const WITHIN_BITS: u32 = 48;
+/// Bits of those that say of which dataset, where a number follows.
+const DATASET_BITS: u32 = 24;
+/// Numbers under which something can be attached to a snapshot.
+pub const ATTACHED_MAX: u32 = 1 << (WITHIN_BITS - DATASET_BITS);
+/// The most bytes of a hold's tag.
+pub const TAG_MAX: usize = 255;
+/// Flag of a snapshot: it is destroyed with its last hold.
+pub const SNAPSHOT_DEFERRED: u32 = 1;
 
 impl Table {
     const ALL: [Self; 20] = [
@@ -110,8 +118,6 @@ impl Table {
         let table = Self::ALL.into_iter().find(|table| *table as u64 == number);
         let unknown = |what| Corrupt::new(what, Reason::Feature);
         match table.ok_or(unknown("a table that is not known"))? {
-            Self::SnapshotProperties => Err(unknown("properties of snapshots")),
-            Self::Holds => Err(unknown("holds of snapshots")),
             Self::Bookmarks => Err(unknown("bookmarks")),
             Self::Receiving => Err(unknown("streams that are being received")),
             Self::Usage => Err(unknown("usage by users")),
@@ -142,6 +148,15 @@ impl Table {
     pub fn snapshot_key(dataset: DatasetId, high: BlockId) -> Key {
         let object = (Self::Snapshots as u64) << WITHIN_BITS | dataset.get();
         Key { object, kind: TABLE_KIND, offset: high.get() }
+    }
+    /// The key of what is attached to a snapshot of `dataset` under a number below [`ATTACHED_MAX`].
+    pub fn attached_key(self, dataset: DatasetId, high: BlockId, number: u32) -> Key {
+        let object = (self as u64) << WITHIN_BITS | u64::from(number) << DATASET_BITS | dataset.get();
+        Key { object, kind: TABLE_KIND, offset: high.get() }
+    }
+    /// Dataset and number of such an entry, by what its key's object says beside the table.
+    pub fn attached(within: u64) -> (DatasetId, u32) {
+        (DatasetId::new(within & ((1 << DATASET_BITS) - 1)), (within >> DATASET_BITS) as u32)
     }
     /// The key of a slot that is out of use.
     pub fn bad_slot_key(slot: Slot) -> Key {
@@ -345,11 +360,11 @@ layout! {
         unique: u64 = 120,
         /// Bytes written between the snapshot before it and it. Reserved: 0 is not counted.
         written: u64 = 128,
-        /// Holds that keep it from being destroyed. Reserved.
+        /// Reserved.
         holds: u32 = 136,
         /// Clones that began as it. Reserved.
         clones: u32 = 140,
-        /// None is defined.
+        /// [`SNAPSHOT_DEFERRED`].
         flags: u32 = 144,
         /// Inodes in it. Reserved: 0 is not counted.
         inodes: u64 = 152,
@@ -379,6 +394,8 @@ pub struct SnapshotRecord {
     pub created: Timestamp,
     /// The commit that took it.
     pub commit: CommitId,
+    /// Whether it is destroyed with its last hold.
+    pub deferred: bool,
     /// Its name within the dataset.
     pub name: String,
 }
@@ -404,7 +421,7 @@ impl SnapshotRecord {
             written: 0,
             holds: 0,
             clones: 0,
-            flags: 0,
+            flags: if self.deferred { SNAPSHOT_DEFERRED } else { 0 },
             inodes: 0,
         }
         .put(&mut out);
@@ -418,7 +435,7 @@ impl SnapshotRecord {
         let head = SnapshotHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(head.holds == 0, "holds of snapshots", Reason::Feature)?;
         ensure(head.clones == 0, "clones of snapshots", Reason::Feature)?;
-        ensure(head.flags == 0, "flags of snapshots", Reason::Feature)?;
+        ensure(head.flags & !SNAPSHOT_DEFERRED == 0, "flags of snapshots", Reason::Feature)?;
         let name = &bytes[SnapshotHead::SIZE..];
         ensure(name.len() == usize::from(head.name_len) && head.has_root <= 1, WHAT, Reason::Range)?;
         ensure(!name.is_empty() && !name.contains(&b'/'), WHAT, Reason::Range)?;
@@ -440,6 +457,7 @@ impl SnapshotRecord {
             next_inode: head.next_inode,
             created: head.created,
             commit: CommitId::new(head.commit),
+            deferred: head.flags & SNAPSHOT_DEFERRED != 0,
             name: name.to_owned(),
         })
     }
@@ -560,6 +578,52 @@ impl BadSlotRecord {
         ensure(fits, WHAT, Reason::Range)?;
         Ok(record)
     }
+}
+
+layout! {
+    /// The fixed part of a [`HoldRecord`]; the tag follows.
+    pub struct HoldHead[16] {
+        /// When it was placed.
+        created: Timestamp = 0,
+        /// Bytes of the tag.
+        tag_len: u16 = 12,
+    }
+}
+
+/// A hold on a snapshot: while there is one, it cannot be destroyed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HoldRecord {
+    /// When it was placed.
+    pub created: Timestamp,
+    /// Its name: 1 to [`TAG_MAX`] bytes, no control characters.
+    pub tag: String,
+}
+
+impl HoldRecord {
+    /// The record's bytes: head, tag.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; HoldHead::SIZE];
+        HoldHead { created: self.created, tag_len: self.tag.len() as u16 }.put(&mut out);
+        out.extend_from_slice(self.tag.as_bytes());
+        out
+    }
+
+    /// Reads a record.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
+        const WHAT: &str = "hold record";
+        let head = HoldHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        let tag = &bytes[HoldHead::SIZE..];
+        ensure(tag.len() == usize::from(head.tag_len), WHAT, Reason::Range)?;
+        ensure(head.created.nanos < 1_000_000_000, WHAT, Reason::Range)?;
+        let tag = std::str::from_utf8(tag).map_err(|_| Corrupt::new(WHAT, Reason::Range))?;
+        ensure(is_tag(tag), WHAT, Reason::Range)?;
+        Ok(Self { created: head.created, tag: tag.to_owned() })
+    }
+}
+
+/// Whether a hold can have this name.
+pub fn is_tag(tag: &str) -> bool {
+    (1..=TAG_MAX).contains(&tag.len()) && !tag.chars().any(char::is_control)
 }
 
 layout! {

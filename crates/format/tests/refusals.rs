@@ -17,7 +17,7 @@ use larder_format::segment::{
     stripe_header_len,
 };
 use larder_format::tables::{
-    BadSlotRecord, DatasetRecord, PropertyRecord, SnapshotRecord, TABLE_KIND, Table,
+    ATTACHED_MAX, BadSlotRecord, DatasetRecord, HoldRecord, PropertyRecord, SnapshotRecord, TABLE_KIND, Table,
 };
 use larder_format::*;
 
@@ -432,6 +432,7 @@ fn what_later_versions_keep_in_tables_logs_and_blocks_is_refused_by_name() {
         next_inode: 2,
         created: Timestamp::default(),
         commit: CommitId::new(3),
+        deferred: false,
         name: "monday".into(),
     };
     let snapshot = |at| told(SnapshotRecord::decode(&with(snapshot.encode(), at)));
@@ -445,8 +446,6 @@ fn what_later_versions_keep_in_tables_logs_and_blocks_is_refused_by_name() {
     assert_eq!(told(decode_op(&with(op, 16))), "sealed operations in the log: unsupported feature");
     for (table, name) in [
         (5, "a table that is not known"),
-        (14, "properties of snapshots"),
-        (15, "holds of snapshots"),
         (16, "bookmarks"),
         (17, "streams that are being received"),
         (18, "usage by users"),
@@ -459,6 +458,23 @@ fn what_later_versions_keep_in_tables_logs_and_blocks_is_refused_by_name() {
         assert_eq!(told(Table::of(&key)), format!("{name}: unsupported feature"));
     }
     assert_eq!(Table::of(&Table::Runs.piece_key(9, 3)), Ok((Table::Runs, 3)));
+    let key = Table::Holds.attached_key(DatasetId::new(7), BlockId::new(9), ATTACHED_MAX - 1);
+    let (table, within) = Table::of(&key).unwrap();
+    assert_eq!((table, key.offset), (Table::Holds, 9));
+    assert_eq!(Table::attached(within), (DatasetId::new(7), ATTACHED_MAX - 1));
+
+    let hold = |tag: &str| HoldRecord { created: Timestamp::default(), tag: tag.into() };
+    let kept = hold("keep").encode();
+    assert_eq!(HoldRecord::decode(&kept), Ok(hold("keep")));
+    let bad = "corrupt hold record: value out of range";
+    for bytes in
+        [hold("").encode(), hold("a\nb").encode(), hold(&"a".repeat(256)).encode(), kept[..19].to_vec()]
+    {
+        assert_eq!(HoldRecord::decode(&bytes).unwrap_err().to_string(), bad);
+    }
+    let mut late = kept.clone();
+    late[11] = 0x80;
+    assert!(HoldRecord::decode(&kept[..15]).is_err() && HoldRecord::decode(&late).is_err());
 
     let block = |at: usize| {
         let info = BlockInfo {

@@ -121,6 +121,7 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
         tables::DatasetHead,
         tables::SnapshotHead,
         tables::FreeingRecord,
+        tables::HoldHead,
         tables::PropertyHead,
         tables::BadSlotRecord,
         tables::RemainsRecord,
@@ -318,7 +319,10 @@ fn coded_constants() -> BTreeMap<String, u128> {
         segment::STRIPE_MAGIC,
         segment::STRIPE_STEP,
         segment::SEGMENT_MAGIC,
+        tables::ATTACHED_MAX,
         tables::PIECE_MAX,
+        tables::SNAPSHOT_DEFERRED,
+        tables::TAG_MAX,
         tables::SECRET_LEN,
         tables::TABLE_KIND,
     ];

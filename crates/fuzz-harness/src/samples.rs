@@ -555,6 +555,7 @@ pub fn snapshots() -> Vec<Vec<u8>> {
         next_inode: 8,
         created: TIME,
         commit: CommitId::new(9),
+        deferred: false,
         name: "monday".into(),
     };
     vec![record(None).encode(), record(Some(ptr(1))).encode()]

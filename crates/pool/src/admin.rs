@@ -323,6 +323,7 @@ impl Pool {
                 "acltype",
                 "xattr",
                 "dedup",
+                "snapdir",
             ];
             let values: BTreeMap<String, String> = names
                 .iter()

@@ -1,5 +1,6 @@
 //! A pool is put together of its parts, once, whether it was made or imported.
 
+use crate::attached::Attached;
 use crate::contents::Contents;
 use crate::dataset::{Atime, Chunking, Dataset, ROOT_DATASET, Settings};
 use crate::event_log::EventLog;
@@ -43,7 +44,15 @@ impl Pool {
     pub(crate) fn assemble(parts: Parts) -> Result<Arc<Pool>> {
         let Parts { name, created, store, events, damage, intent, tables, contents } = parts;
         let Contents {
-            datasets: records, parts, secret, snapshots, remains, freeing, mut properties, ..
+            datasets: records,
+            parts,
+            secret,
+            snapshots,
+            attached,
+            remains,
+            freeing,
+            mut properties,
+            ..
         } = contents;
         let settings = default_settings(&store);
         let shared = Arc::new(Shared::new(store, intent, damage));
@@ -59,6 +68,9 @@ impl Pool {
         }
         check_parents(&datasets)?;
         let mut snapshots = snapshots_of(&datasets, snapshots)?;
+        for (dataset, high, number, entry) in attached {
+            snapshots.adopt((dataset, high), number, entry)?;
+        }
         for record in &remains {
             if let Some(head) = datasets.get(&record.dataset).or_else(|| destroyed.get(&record.dataset)) {
                 let mut state = head.state.write();
@@ -108,6 +120,7 @@ pub(crate) fn default_settings(store: &Store) -> Settings {
         acl: true,
         xattr: true,
         dedup: Dedup::Off,
+        snapdir: false,
     }
 }
 
@@ -143,7 +156,7 @@ fn snapshots_of(datasets: &Datasets, records: Vec<SnapshotRecord>) -> Result<Sna
         if head.state.read().record.protected_below < record.high {
             return Err(bad(Reason::Order));
         }
-        snapshots.insert(record);
+        snapshots.insert(record, Attached::default());
     }
     Ok(snapshots)
 }

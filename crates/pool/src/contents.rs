@@ -1,12 +1,14 @@
 //! Contents of a pool's tables, decoded and checked against nothing but each other: import makes a pool of them.
 
+use crate::attached::Entry;
 use larder_format::index::PartDescriptor;
 use larder_format::run::RunDescriptor;
 use larder_format::segment::SegmentRecord;
 use larder_format::tables::{
-    DatasetRecord, FreeingRecord, PIECE_MAX, PropertyRecord, RemainsRecord, SECRET_LEN, SnapshotRecord, Table,
+    DatasetRecord, FreeingRecord, HoldRecord, PIECE_MAX, PropertyRecord, RemainsRecord, SECRET_LEN,
+    SnapshotRecord, Table,
 };
-use larder_format::{Corrupt, DatasetId, Reason};
+use larder_format::{BlockId, Corrupt, DatasetId, Reason};
 use larder_sorted::tree::Tree;
 use larder_store::{PoolError, Refusal, Result, Store, TableNodes};
 use std::collections::BTreeMap;
@@ -46,6 +48,8 @@ pub(crate) struct Contents {
     pub secret: [u8; SECRET_LEN],
     /// Snapshots of all datasets.
     pub snapshots: Vec<SnapshotRecord>,
+    /// Holds and properties of snapshots, by dataset, `high` and number.
+    pub attached: Vec<(DatasetId, BlockId, u32, Entry)>,
     /// Trees without a name, of which what nothing else has is being freed.
     pub remains: Vec<RemainsRecord>,
     /// Queue of blocks to be freed.
@@ -80,6 +84,14 @@ impl Contents {
                     }
                     Table::Secret => return Err(Corrupt::new("fingerprints under a key", Reason::Feature)),
                     Table::Snapshots => contents.snapshots.push(SnapshotRecord::decode(value)?),
+                    Table::SnapshotProperties | Table::Holds => {
+                        let entry = match table {
+                            Table::Holds => Entry::Hold(HoldRecord::decode(value)?),
+                            _ => Entry::Property(PropertyRecord::decode(value)?),
+                        };
+                        let (dataset, number) = Table::attached(id);
+                        contents.attached.push((dataset, BlockId::new(key.offset), number, entry));
+                    }
                     Table::Remains => {
                         let record = RemainsRecord::decode(value)?;
                         if record.high.get() != key.offset {

@@ -62,6 +62,8 @@ pub struct Settings {
     pub xattr: bool,
     /// Whether records that are there already are stored again.
     pub dedup: Dedup,
+    /// Whether the root directory lists `.zfs`.
+    pub snapdir: bool,
 }
 
 /// Usage of a dataset, bytes.
@@ -634,6 +636,7 @@ pub(crate) fn settings_from(base: Settings, values: &BTreeMap<String, String>) -
             "acltype" => settings.acl = value != "off",
             "dedup" => settings.dedup = value.parse().unwrap_or(settings.dedup),
             "xattr" => settings.xattr = value != "off",
+            "snapdir" => settings.snapdir = value == "visible",
             "atime" => {
                 settings.atime = match value.as_str() {
                     "off" => Atime::Off,

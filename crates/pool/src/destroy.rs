@@ -84,8 +84,9 @@ impl Pool {
         self.destroyed.lock().keys().copied().collect()
     }
 
-    /// Goes on with taking destroyed datasets down: at most `max` entries of one tree; then with what remains of
-    /// destroyed snapshots: [`Pool::remains_step`]. True while there is more to do.
+    /// Goes on with taking destroyed datasets down: at most `max` entries of one tree; then with snapshots that were to
+    /// go with their last hold, and with what remains of destroyed ones: [`Pool::remains_step`]. True while there is
+    /// more to do.
     ///
     /// # Errors
     /// When a tree cannot be read: that dataset is left alone until the next import. When nothing may be
@@ -108,6 +109,7 @@ impl Pool {
                 }
             }
         }
+        self.destroy_deferred()?;
         self.remains_step()
     }
 

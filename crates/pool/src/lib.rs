@@ -6,6 +6,7 @@
 mod accounts;
 mod admin;
 mod assemble;
+mod attached;
 #[cfg(test)]
 mod bed;
 mod boundary;
@@ -28,6 +29,7 @@ pub mod foreign;
 mod found;
 mod free;
 mod freeing;
+mod holds;
 mod import;
 mod intent;
 mod intent_log;

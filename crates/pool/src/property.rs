@@ -212,6 +212,8 @@ pub static DATASET: &[Property] = &[
     settable("dedup", Kind::Word(&["off", "on", "verify"]), Some("off"), true, "off | on | verify",
         "whether a record that is in the pool already, in whatever dataset has it on, is shared instead of being \
          stored again; verify, only after comparing every byte; takes effect on what is written from now on"),
+    settable("snapdir", Kind::Word(&["hidden", "visible"]), Some("hidden"), true, "hidden | visible",
+        "whether the root directory lists .zfs, in which snapshots are; it can be looked up either way"),
     settable("atime", Kind::Word(&["on", "off", "relatime"]), Some("on"), true, "on | off | relatime",
         "when reading a file moves its access time: on, at every read; relatime, only when it would pass the \
          last change or is a day old; off, never"),

@@ -1,15 +1,17 @@
 //! Taking, looking into and destroying snapshots: see [`crate::snapshots`].
 
+use crate::attached::Attached;
 use crate::create::check_snapshot_name;
 use crate::dataset::{Dataset, Look, State};
 use crate::pool::Pool;
 use crate::shared::Shared;
-use crate::snapshots::Snapshot;
+use crate::snapshots::{Snapshot, Wanted};
+use larder_format::node::Key;
 use larder_format::tables::{DatasetRecord, SnapshotRecord, Table};
 use larder_format::{BlockId, CommitId, DatasetId};
 use larder_sorted::tree::Tree;
 use larder_store::{PoolError, Result, TableNodes};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A look into a snapshot; it cannot be destroyed meanwhile.
@@ -40,6 +42,31 @@ impl Look for SnapshotView {
     }
 }
 
+/// A snapshot that cannot be destroyed now.
+struct KeptSnapshot {
+    dataset: DatasetId,
+    name: String,
+    /// A hold that keeps it; without one, somebody looks into it.
+    by: Option<String>,
+}
+
+impl KeptSnapshot {
+    fn of(Snapshot { record, attached, viewed }: &Snapshot) -> Option<Self> {
+        let by = attached.holds.keys().next().cloned();
+        let is_kept = by.is_some() || Arc::strong_count(viewed) > 1;
+        is_kept.then(|| Self { dataset: record.dataset, name: record.name.clone(), by })
+    }
+
+    /// The refusal, with the full name of the dataset.
+    fn refusal(&self, dataset: &str) -> PoolError {
+        let name = format!("{dataset}@{}", self.name);
+        PoolError::Busy(match &self.by {
+            Some(tag) => format!("snapshot {name} is held by {tag}"),
+            None => format!("snapshot {name} is in use"),
+        })
+    }
+}
+
 impl Pool {
     /// Takes a snapshot of what a dataset holds, dirty data written before the call included; durable when this
     /// returns. Must not be called while an [`crate::Op`] is held.
@@ -47,24 +74,29 @@ impl Pool {
     /// # Errors
     /// When there is no such dataset, or the name cannot be or is taken; those of [`Pool::commit`].
     pub fn snapshot(&self, dataset: DatasetId, name: &str) -> Result<SnapshotRecord> {
-        let mut taken = self.snapshot_all(vec![(dataset, name.to_owned())])?;
+        let mut taken = self.snapshot_all(vec![(dataset, name.to_owned())], BTreeMap::new())?;
         Ok(taken.remove(0))
     }
 
-    /// As [`Pool::snapshot`], of several datasets at one moment: all of them, or none.
+    /// As [`Pool::snapshot`], of several datasets at one moment: all of them, or none. Each gets these properties.
     ///
     /// # Errors
     /// As [`Pool::snapshot`], for any of them.
-    pub fn snapshot_all(&self, wanted: Vec<(DatasetId, String)>) -> Result<Vec<SnapshotRecord>> {
+    pub fn snapshot_all(
+        &self,
+        all: Vec<(DatasetId, String)>,
+        properties: BTreeMap<String, String>,
+    ) -> Result<Vec<SnapshotRecord>> {
         self.shared.store.check_writable()?;
-        for (dataset, name) in &wanted {
+        let wanted = Wanted { all, properties };
+        for (dataset, name) in &wanted.all {
             check_snapshot_name(name).map_err(PoolError::Invalid)?;
             self.dataset(*dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
         }
         let taken = {
             let mut snapshots = self.snapshots.lock();
             let mut seen = BTreeSet::new();
-            let mut all = wanted.iter();
+            let mut all = wanted.all.iter();
             let taken = all.find(|one| {
                 let comes = snapshots.to_come().any(|other| other == *one);
                 comes || !seen.insert(*one) || snapshots.named(one.0, &one.1).is_ok()
@@ -81,7 +113,7 @@ impl Pool {
         let committed = self.commit();
         let mut snapshots = self.snapshots.lock();
         snapshots.forget(&wanted);
-        let are_taken = || wanted.iter().all(|(dataset, name)| snapshots.named(*dataset, name).is_ok());
+        let are_taken = || wanted.all.iter().all(|(dataset, name)| snapshots.named(*dataset, name).is_ok());
         committed.map_err(|error| match error {
             // The commit is kept, and made whole when the pool is resumed.
             PoolError::Suspended(why) if are_taken() => {
@@ -89,7 +121,8 @@ impl Pool {
             }
             error => error,
         })?;
-        let taken = wanted.iter().map(|(dataset, name)| Ok(snapshots.named(*dataset, name)?.record.clone()));
+        let all = wanted.all.iter();
+        let taken = all.map(|(dataset, name)| Ok(snapshots.named(*dataset, name)?.record.clone()));
         taken.collect()
     }
 
@@ -138,87 +171,88 @@ impl Pool {
         let _removing = self.removing();
         let _op = self.enter()?;
         let going: BTreeSet<_> = going.iter().cloned().collect();
-        let taken = match self.take_out(&going)? {
-            Ok(taken) => taken,
-            Err((dataset, name)) => {
-                let name = format!("{}@{name}", self.full_name(dataset));
-                return Err(PoolError::Busy(format!("snapshot {name} is in use")));
-            }
+        let taken = self.take_out(&going)?;
+        let taken = taken.map_err(|kept| kept.refusal(&self.full_name(kept.dataset)))?;
+        let state_of = |snapshot: &Snapshot| {
+            let dataset = snapshot.record.dataset;
+            self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))
         };
-        let state_of = |record: &SnapshotRecord| {
-            let gone = || PoolError::NotFound(format!("dataset {}", record.dataset));
-            self.dataset(record.dataset).ok_or_else(gone)
-        };
-        let destroyed = taken.iter().enumerate().try_for_each(|(at, record)| {
+        let destroyed = taken.iter().enumerate().try_for_each(|(at, snapshot)| {
             let destroyed =
-                state_of(record).and_then(|head| self.destroy_one(&mut head.state.write(), record));
+                state_of(snapshot).and_then(|head| self.destroy_one(&mut head.state.write(), snapshot));
             destroyed.inspect_err(|_| {
-                for record in &taken[..at] {
-                    if let Ok(head) = state_of(record) {
-                        self.undestroy_one(&mut head.state.write(), record);
-                    }
-                }
+                taken[..at].iter().for_each(|snapshot| self.undestroy_one(snapshot));
             })
         });
-        match destroyed {
-            Ok(()) => self.shared.intent.notes.lock().note_removal(),
-            Err(_) => self.put_back(taken),
+        if let Err(error) = destroyed {
+            self.put_back(taken);
+            return Err(error);
         }
-        destroyed
+        let datasets: BTreeSet<_> = taken.iter().map(|snapshot| snapshot.record.dataset).collect();
+        for head in datasets.into_iter().filter_map(|dataset| self.dataset(dataset)) {
+            self.lower_protection(&mut head.state.write());
+        }
+        self.shared.intent.notes.lock().note_removal();
+        Ok(())
     }
 
-    /// Takes snapshots that nobody looks into out of the list: nobody opens them from now on. Else one that somebody
-    /// does; then all of them stay.
+    /// Takes snapshots that nothing keeps out of the list: nobody opens them from now on. Else one that is kept; then
+    /// all of them stay.
     ///
     /// # Errors
     /// When there is no such snapshot.
-    fn take_out(
-        &self,
-        going: &BTreeSet<(DatasetId, String)>,
-    ) -> Result<Result<Vec<SnapshotRecord>, (DatasetId, String)>> {
+    fn take_out(&self, going: &BTreeSet<(DatasetId, String)>) -> Result<Result<Vec<Snapshot>, KeptSnapshot>> {
         let mut snapshots = self.snapshots.lock();
         let found = going.iter().map(|(dataset, name)| snapshots.named(*dataset, name));
         let found = found.collect::<Result<Vec<_>>>()?;
-        let busy = found.iter().find(|snapshot| Arc::strong_count(&snapshot.viewed) > 1);
-        if let Some(Snapshot { record, .. }) = busy {
-            return Ok(Err((record.dataset, record.name.clone())));
+        if let Some(kept) = found.iter().find_map(|snapshot| KeptSnapshot::of(snapshot)) {
+            return Ok(Err(kept));
         }
         let keys: Vec<_> = found.iter().map(|one| (one.record.dataset, one.record.high)).collect();
-        let taken = keys.iter().filter_map(|key| snapshots.taken.remove(key));
-        Ok(Ok(taken.map(|snapshot| snapshot.record).collect()))
+        Ok(Ok(keys.into_iter().filter_map(|key| snapshots.take(key)).collect()))
     }
 
-    fn put_back(&self, taken: Vec<SnapshotRecord>) {
+    fn put_back(&self, taken: Vec<Snapshot>) {
         let mut snapshots = self.snapshots.lock();
-        taken.into_iter().for_each(|record| snapshots.insert(record));
+        taken.into_iter().for_each(|snapshot| snapshots.put_back(snapshot));
     }
 
     /// In the tables, a snapshot that is not in the list any more becomes what remains of it.
-    fn destroy_one(&self, state: &mut State, record: &SnapshotRecord) -> Result<()> {
-        let SnapshotRecord { dataset, high, root, .. } = *record;
+    fn destroy_one(&self, state: &mut State, snapshot: &Snapshot) -> Result<()> {
+        let SnapshotRecord { dataset, high, root, .. } = snapshot.record;
         let before = {
             let snapshots = self.snapshots.lock();
             snapshots.of(dataset).map(|one| one.record.high).rfind(|before| *before < high)
         };
         self.leave_remains(state, high, before.unwrap_or(BlockId::new(0)), root)?;
         let nodes = TableNodes(&self.shared.store);
-        let removed = self.tables.lock().remove(&nodes, &Table::snapshot_key(dataset, high));
+        let removed = self.detach_all(&snapshot.record, &snapshot.attached).and_then(|()| {
+            let removed = self.tables.lock().remove(&nodes, &Table::snapshot_key(dataset, high));
+            removed.map(drop).inspect_err(|_| {
+                // The leaves were just changed, and are in memory.
+                drop(self.attach_all(&snapshot.record, &snapshot.attached));
+            })
+        });
         if let Err(error) = removed {
             self.forget_remains(high);
             return Err(error);
         }
-        state.record.protected_below = self.snapshots.lock().protected_below(dataset);
-        state.changed = true;
         Ok(())
     }
 
+    /// Snapshots of a dataset are gone: the head frees again what they alone protected. Not before all are gone that
+    /// are to go together, since one that stays after all must not miss anything.
+    fn lower_protection(&self, state: &mut State) {
+        state.record.protected_below = self.snapshots.lock().protected_below(state.record.id);
+        state.changed = true;
+    }
+
     /// Takes that back, in the same operation: the leaves were just changed, and are in memory.
-    fn undestroy_one(&self, state: &mut State, record: &SnapshotRecord) {
+    fn undestroy_one(&self, Snapshot { record, attached, .. }: &Snapshot) {
         let key = Table::snapshot_key(record.dataset, record.high);
         let put_back = self.tables.lock().insert(&TableNodes(&self.shared.store), key, &record.encode());
-        if put_back.is_ok() {
+        if put_back.and_then(|_| self.attach_all(record, attached)).is_ok() {
             self.forget_remains(record.high);
-            state.record.protected_below = state.record.protected_below.max(record.high);
         } else {
             let why = "snapshots were destroyed halfway; the last commit is intact";
             drop(self.shared.store.suspend(why.into()));
@@ -296,6 +330,7 @@ impl Pool {
     /// somebody looks into one of them. Nothing is changed then.
     pub fn rollback(&self, dataset: DatasetId, name: &str, drops_newer: bool) -> Result<()> {
         let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
+        let full_name = self.full_name(dataset);
         loop {
             self.commit()?;
             let _removing = self.removing();
@@ -315,8 +350,7 @@ impl Pool {
             if !newer.is_empty() && !drops_newer {
                 return Err(PoolError::Busy(format!("there are newer snapshots than {name}")));
             }
-            let busy = |(_, name)| PoolError::Busy(format!("snapshot {name} is in use"));
-            let newer = self.take_out(&newer)?.map_err(busy)?;
+            let newer = self.take_out(&newer)?.map_err(|kept| kept.refusal(&full_name))?;
             if let Err(error) = self.go_back(&mut state, &record, &newer) {
                 self.put_back(newer);
                 return Err(error);
@@ -330,16 +364,17 @@ impl Pool {
     }
 
     /// The head becomes what a snapshot is; the newer ones are out of the list. All of it, or nothing.
-    fn go_back(&self, state: &mut State, to: &SnapshotRecord, newer: &[SnapshotRecord]) -> Result<()> {
+    fn go_back(&self, state: &mut State, to: &SnapshotRecord, newer: &[Snapshot]) -> Result<()> {
         let high = self.shared.store.core.lock().take_ids(1);
         let root = state.tree.committed_root();
         self.leave_remains(state, high, to.high, root)?;
-        for (at, record) in newer.iter().enumerate() {
-            self.destroy_one(state, record).inspect_err(|_| {
-                newer[..at].iter().for_each(|record| self.undestroy_one(state, record));
+        for (at, snapshot) in newer.iter().enumerate() {
+            self.destroy_one(state, snapshot).inspect_err(|_| {
+                newer[..at].iter().for_each(|snapshot| self.undestroy_one(snapshot));
                 self.forget_remains(high);
             })?;
         }
+        self.lower_protection(state);
         let before = state.record.referenced;
         state.tree = to.root.map_or_else(Tree::empty, Tree::open);
         // Inode ids that were given out do not come back.
@@ -387,10 +422,12 @@ impl Pool {
             // They stay due until the tables have all of them.
             let Some(wanted) = self.snapshots.lock().due.first().cloned() else { return Ok(()) };
             // A dataset that was destroyed meanwhile has none taken, nor those that were to come with it.
-            if wanted.iter().all(|(dataset, _)| self.dataset(*dataset).is_some()) {
-                for (at, (dataset, name)) in wanted.iter().enumerate() {
-                    if let Err(error) = self.take_snapshot(*dataset, name, commit) {
-                        wanted[..at].iter().for_each(|(dataset, name)| self.untake_snapshot(*dataset, name));
+            let Wanted { all, properties } = wanted;
+            if all.iter().all(|(dataset, _)| self.dataset(*dataset).is_some()) {
+                for (at, (dataset, name)) in all.iter().enumerate() {
+                    let attached = Attached::of_new(&properties);
+                    if let Err(error) = self.take_snapshot(*dataset, name, attached, commit) {
+                        all[..at].iter().for_each(|(dataset, name)| self.untake_snapshot(*dataset, name));
                         return Err(error);
                     }
                 }
@@ -399,7 +436,13 @@ impl Pool {
         }
     }
 
-    fn take_snapshot(&self, dataset: DatasetId, name: &str, commit: CommitId) -> Result<()> {
+    fn take_snapshot(
+        &self,
+        dataset: DatasetId,
+        name: &str,
+        attached: Attached,
+        commit: CommitId,
+    ) -> Result<()> {
         let Some(head) = self.dataset(dataset) else { return Ok(()) };
         let mut state = head.state.write();
         state.changed = true;
@@ -417,16 +460,22 @@ impl Pool {
             next_inode: head.next_inode,
             created: self.shared.store.world.clock.now(),
             commit,
+            deferred: false,
             name: name.to_owned(),
         };
         let nodes = TableNodes(&self.shared.store);
-        let mut tables = self.tables.lock();
-        // Where the second fails the first has no effect: the head's own record is put over it.
-        tables.insert(&nodes, Table::dataset_key(dataset), &head.encode())?;
-        tables.insert(&nodes, Table::snapshot_key(dataset, high), &record.encode())?;
+        let put = |key: Key, value: &[u8]| self.tables.lock().insert(&nodes, key, value);
+        // Where a later one fails the first has no effect: the head's own record is put over it.
+        put(Table::dataset_key(dataset), &head.encode())?;
+        self.attach_all(&record, &attached)?;
+        if let Err(error) = put(Table::snapshot_key(dataset, high), &record.encode()) {
+            // The leaves were just changed, and are in memory.
+            drop(self.detach_all(&record, &attached));
+            return Err(error);
+        }
         state.record = head;
         state.changed = false;
-        snapshots.insert(record);
+        snapshots.insert(record, attached);
         Ok(())
     }
 
@@ -435,11 +484,13 @@ impl Pool {
         let Some(head) = self.dataset(dataset) else { return };
         let mut state = head.state.write();
         let mut snapshots = self.snapshots.lock();
-        let Ok(high) = snapshots.named(dataset, name).map(|snapshot| snapshot.record.high) else { return };
-        // The leaf was just changed, and is in memory.
+        let Ok(Snapshot { record, attached, .. }) = snapshots.named(dataset, name) else { return };
+        let high = record.high;
+        // The leaves were just changed, and are in memory.
+        drop(self.detach_all(record, attached));
         let key = Table::snapshot_key(dataset, high);
         if self.tables.lock().remove(&TableNodes(&self.shared.store), &key).is_ok() {
-            snapshots.taken.remove(&(dataset, high));
+            snapshots.take((dataset, high));
             state.record.protected_below = snapshots.protected_below(dataset);
             state.changed = true;
         }

@@ -15,15 +15,18 @@
 //! # Crashes
 //! Record and `protected_below` are in one commit: there is a snapshot that is protected, or neither.
 
+use crate::attached::{Attached, Entry};
 use larder_format::tables::{RemainsRecord, SnapshotRecord};
-use larder_format::{BlockId, CommitId, DatasetId};
+use larder_format::{BlockId, CommitId, Corrupt, DatasetId, Reason};
 use larder_store::{PoolError, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A snapshot in memory.
 pub(crate) struct Snapshot {
     pub(crate) record: SnapshotRecord,
+    /// Holds and properties.
+    pub(crate) attached: Attached,
     /// Counts who looks into it.
     pub(crate) viewed: Arc<()>,
 }
@@ -48,6 +51,8 @@ impl Left {
 #[derive(Default)]
 pub(crate) struct Snapshots {
     pub(crate) taken: BTreeMap<(DatasetId, BlockId), Snapshot>,
+    /// Those of them that are deferred.
+    pub(crate) deferred: BTreeSet<(DatasetId, BlockId)>,
     /// Trees without a name, of which what nothing else has is being freed, by their high ids.
     pub(crate) remains: BTreeMap<BlockId, Left>,
     /// To be taken by the next whole commit that begins.
@@ -57,7 +62,13 @@ pub(crate) struct Snapshots {
 }
 
 /// Snapshots that somebody waits for: one commit takes all of them, or none.
-pub(crate) type Wanted = Vec<(DatasetId, String)>;
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Datasets, and names.
+    pub(crate) all: Vec<(DatasetId, String)>,
+    /// Properties that each of them gets.
+    pub(crate) properties: BTreeMap<String, String>,
+}
 
 impl Snapshots {
     /// Those of a dataset, oldest first.
@@ -79,7 +90,7 @@ impl Snapshots {
 
     /// All that are to be taken.
     pub(crate) fn to_come(&self) -> impl Iterator<Item = &(DatasetId, String)> {
-        self.due.iter().chain(&self.wanted).flatten()
+        self.due.iter().chain(&self.wanted).flat_map(|wanted| &wanted.all)
     }
 
     /// A commit begins: it is to take all that are wanted so far.
@@ -94,8 +105,58 @@ impl Snapshots {
     }
 
     /// It was taken, or the tables have it.
-    pub(crate) fn insert(&mut self, record: SnapshotRecord) {
-        let key = (record.dataset, record.high);
-        self.taken.insert(key, Snapshot { record, viewed: Arc::default() });
+    pub(crate) fn insert(&mut self, record: SnapshotRecord, attached: Attached) {
+        self.put_back(Snapshot { record, attached, viewed: Arc::default() });
     }
+
+    /// It stays, after all.
+    pub(crate) fn put_back(&mut self, snapshot: Snapshot) {
+        let key = (snapshot.record.dataset, snapshot.record.high);
+        if snapshot.record.deferred {
+            self.deferred.insert(key);
+        }
+        self.taken.insert(key, snapshot);
+    }
+
+    /// It goes.
+    pub(crate) fn take(&mut self, key: (DatasetId, BlockId)) -> Option<Snapshot> {
+        self.deferred.remove(&key);
+        self.taken.remove(&key)
+    }
+
+    /// An entry that the tables have.
+    ///
+    /// # Errors
+    /// When there is no such snapshot, or it has another entry of this name.
+    pub(crate) fn adopt(
+        &mut self,
+        of: (DatasetId, BlockId),
+        number: u32,
+        entry: Entry,
+    ) -> Result<(), Corrupt> {
+        let bad = |reason| Corrupt::new("entry of a snapshot", reason);
+        let Some(snapshot) = self.taken.get_mut(&of) else { return Err(bad(Reason::Identity)) };
+        let Attached { properties, holds } = &mut snapshot.attached;
+        let was_there = match entry {
+            Entry::Property(one) => properties.insert(one.name, (number, one.value)).is_some(),
+            Entry::Hold(one) => holds.insert(one.tag, (number, one.created)).is_some(),
+        };
+        if was_there { Err(bad(Reason::Order)) } else { Ok(()) }
+    }
+
+    /// A snapshot that somebody saw.
+    pub(crate) fn still(&self, of: &SnapshotRecord) -> Result<&Snapshot> {
+        self.taken.get(&(of.dataset, of.high)).ok_or_else(|| gone(of))
+    }
+
+    /// The one of a name, to be changed.
+    pub(crate) fn change(&mut self, dataset: DatasetId, name: &str) -> Result<&mut Snapshot> {
+        let high = self.named(dataset, name)?.record.high;
+        Ok(self.taken.get_mut(&(dataset, high)).expect("it was just found"))
+    }
+}
+
+/// It was destroyed meanwhile.
+pub(crate) fn gone(of: &SnapshotRecord) -> PoolError {
+    PoolError::NotFound(format!("snapshot {}", of.name))
 }

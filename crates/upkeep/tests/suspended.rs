@@ -255,10 +255,14 @@ fn a_commit_that_cannot_read_the_tables_takes_all_snapshots_that_were_asked_for_
     let pool = create(&sim, "single");
     let names = ["tank/a", "tank/b", "tank/c"];
     let datasets = names.map(|name| pool.create_dataset(name, BTreeMap::new()).unwrap());
+    // Each has entries of its own besides.
+    let attached =
+        BTreeMap::from([("a:note".to_owned(), "-".repeat(300)), ("b:note".to_owned(), "short".to_owned())]);
     // Snapshots of each are on nodes of their own, so that the group needs several.
     for round in 0..80 {
         let long = format!("{round}{}", "-".repeat(200));
-        pool.snapshot_all(datasets.iter().map(|of| (of.id(), long.clone())).collect()).unwrap();
+        let all = datasets.iter().map(|of| (of.id(), long.clone())).collect();
+        pool.snapshot_all(all, attached.clone()).unwrap();
     }
     let ids = datasets.map(|dataset| dataset.id());
     drop(pool);
@@ -283,7 +287,7 @@ fn a_commit_that_cannot_read_the_tables_takes_all_snapshots_that_were_asked_for_
         pool.store().drop_caches();
         let before = pool.store().next_block().get();
         sim.device(0).inject_window(Fault::FailReads(0..u64::MAX), spare, 400);
-        let committed = pool.snapshot_all(wanted());
+        let committed = pool.snapshot_all(wanted(), attached.clone());
         sim.device(0).clear_faults();
         if let Ok(records) = committed {
             assert_eq!((records.len(), taken(&pool)), (3, 3), "{case}");
@@ -304,7 +308,8 @@ fn a_commit_that_cannot_read_the_tables_takes_all_snapshots_that_were_asked_for_
         assert_whole(&pool, &case);
         if of_it == 0 {
             assert_eq!(taken(&after_cut(&sim, Survival::DropAll)), 0, "{case}");
-            pool.snapshot_all(wanted()).unwrap_or_else(|error| panic!("{case}, again: {error}"));
+            pool.snapshot_all(wanted(), attached.clone())
+                .unwrap_or_else(|error| panic!("{case}, again: {error}"));
         }
         assert_eq!(taken(&pool), 3, "{case}");
         let after = after_cut(&sim, Survival::DropAll);

@@ -1,6 +1,6 @@
 //! Requests and replies of `larder fs`.
 
-use super::{ApiError, ItemKind, Properties, Result, name, properties};
+use super::{ApiError, ItemKind, Properties, Result, name, properties, snapshots};
 use larder_pool::property;
 use serde::{Deserialize, Serialize};
 
@@ -107,7 +107,7 @@ impl Get {
     }
 }
 
-/// Sets properties of datasets.
+/// Sets properties of datasets, or of snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Set {
     /// Which.
@@ -205,7 +205,25 @@ impl Set {
     /// # Errors
     /// Usage, with the reason.
     pub fn checked(self) -> Result<Self> {
-        Ok(Self { properties: exact(self.properties, false)?, ..self })
+        let properties = match of_snapshots(&self.names)? {
+            true => snapshots::exact(self.properties)?,
+            false => exact(self.properties, false)?,
+        };
+        Ok(Self { properties, ..self })
+    }
+}
+
+/// Whether these are names of snapshots, all of them.
+///
+/// # Errors
+/// Usage, when some are.
+fn of_snapshots(names: &[String]) -> Result<bool> {
+    match names.iter().filter(|name| name.contains('@')).count() {
+        0 => Ok(false),
+        count if count == names.len() => {
+            snapshots::check_names(names, "cannot set properties of", snapshots::ONE_POOL).map(|()| true)
+        }
+        _ => Err(ApiError::usage("name datasets or snapshots, not both at once")),
     }
 }
 
@@ -215,8 +233,12 @@ impl Inherit {
     /// # Errors
     /// Usage, with the reason.
     pub fn checked(self) -> Result<Self> {
+        let is_of_snapshots = of_snapshots(&self.names)?;
         if property::is_user(&self.property) {
             return Ok(self);
+        }
+        if is_of_snapshots {
+            return Err(ApiError::usage(format!("'{}' cannot be set on a snapshot", self.property)));
         }
         let known = properties::dataset(&self.property)
             .ok_or_else(|| property::PropertyError::Unknown(self.property.clone()))?;

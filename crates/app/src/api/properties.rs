@@ -26,7 +26,7 @@ static WRITTEN_SINCE: Property =
 static MORE: &[Property] = &[
     told("name", Kind::Text(255), "<name>", "its name, pool included"),
     told("written", BYTES, "<size>", "referenced space that was written since the snapshot before"),
-    told("userrefs", Kind::Number(0, u64::MAX), "<count>", "holds on the snapshot; there are none in this version"),
+    told("userrefs", Kind::Number(0, u64::MAX), "<count>", "holds on the snapshot"),
     told("clones", Kind::Text(4096), "<dataset>,...", "datasets made of the snapshot; there are none in this version"),
     told("defer_destroy", Kind::Word(&["on", "off"]), "on | off", "whether the snapshot goes with its last hold or clone"),
 ];

@@ -1,7 +1,9 @@
 //! Requests and replies of `larder fs` about snapshots, and the names in them: `tank/home@monday`, and where several
 //! are destroyed `tank/home@a,b%d`.
 
-use super::{ApiError, ErrorKind, Properties, Result, name};
+use super::{ApiError, Properties, Result, name};
+use larder_format::tables::{TAG_MAX, is_tag};
+use larder_pool::property;
 use serde::{Deserialize, Serialize};
 
 /// Takes snapshots, all at one moment; all of them, or none.
@@ -33,6 +35,57 @@ pub struct DestroySnapshots {
     pub dry_run: bool,
     /// Tell how much space comes back, which takes a while.
     pub measure: bool,
+    /// Destroy those that are held with their last hold; without it, they are a reason to refuse.
+    pub deferred: bool,
+}
+
+/// Places a hold on snapshots, which keeps them from being destroyed: on all of them, or on none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hold {
+    /// Their names, of datasets of one pool.
+    pub names: Vec<String>,
+    /// The hold's name.
+    pub tag: String,
+    /// Those of these names of all datasets below too.
+    pub recursive: bool,
+}
+
+/// Lets go of a hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Release {
+    /// Names of snapshots, of datasets of one pool.
+    pub names: Vec<String>,
+    /// The hold's name.
+    pub tag: String,
+    /// Those of these names of all datasets below too, where they have it.
+    pub recursive: bool,
+}
+
+/// Asks for the holds on snapshots.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holds {
+    /// Their names, of datasets of one pool.
+    pub names: Vec<String>,
+    /// Those of these names of all datasets below too.
+    pub recursive: bool,
+}
+
+/// Holds on snapshots.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// By snapshot, and then by tag.
+    pub holds: Vec<Tag>,
+}
+
+/// A hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tag {
+    /// The snapshot.
+    pub name: String,
+    /// The hold's name.
+    pub tag: String,
+    /// When it was placed: seconds since 1970.
+    pub created: i64,
 }
 
 /// Has a dataset hold again what a snapshot holds.
@@ -117,26 +170,87 @@ pub fn spans(text: &str) -> Result<(&str, Vec<Span>)> {
     Ok((dataset, list.split(',').map(span).collect::<Result<_>>()?))
 }
 
+/// Properties of snapshots, in their exact form: those of users alone.
+///
+/// # Errors
+/// Usage, when there is another, or one cannot be.
+pub fn exact(given: Properties) -> Result<Properties> {
+    let one = |(name, value): (String, String)| {
+        property::check_user(&name, &value).map_err(|error| match property::is_user(&name) {
+            true => error.into(),
+            false => ApiError::usage(format!("'{name}' cannot be set on a snapshot"))
+                .hint("snapshots take user properties, whose names have a colon"),
+        })?;
+        Ok((name, value))
+    };
+    given.into_iter().map(one).collect()
+}
+
+/// Checks names of snapshots, which have to be of one pool; `cannot` begins the message.
+pub(super) fn check_names(names: &[String], cannot: &str, why_one_pool: &str) -> Result<()> {
+    let cannot = |name: &str, why: &str| format!("{cannot} '{name}': {why}");
+    let Some(first) = names.first() else { return Err(ApiError::usage("name a snapshot")) };
+    for name in names {
+        let checked = name::check_snapshot(name);
+        checked.map_err(|error| ApiError { message: cannot(name, &error.message), ..error })?;
+        if name::pool_of(name) != name::pool_of(first) {
+            return Err(ApiError::usage(cannot(name, why_one_pool)));
+        }
+    }
+    Ok(())
+}
+
+pub(super) const ONE_POOL: &str = "all snapshots of one command are of one pool";
+
+/// Checks a hold's name.
+fn check_tag(tag: &str) -> Result<()> {
+    if is_tag(tag) {
+        return Ok(());
+    }
+    Err(ApiError::usage(format!("a hold has a name of 1 to {TAG_MAX} bytes without control characters")))
+}
+
 impl Snapshot {
     /// The request, when its parts make sense.
     ///
     /// # Errors
     /// Usage, with the reason.
     pub fn checked(self) -> Result<Self> {
-        let cannot = |name: &str, why: &str| format!("cannot create snapshot '{name}': {why}");
-        let Some(first) = self.names.first() else { return Err(ApiError::usage("name a snapshot")) };
-        if !self.properties.is_empty() {
-            return Err(ApiError::new(ErrorKind::Unsupported, "properties of snapshots cannot be set yet"));
-        }
-        for name in &self.names {
-            let checked = name::check_snapshot(name);
-            checked.map_err(|error| ApiError { message: cannot(name, &error.message), ..error })?;
-            if name::pool_of(name) != name::pool_of(first) {
-                let why = "snapshots of several pools are not of one moment";
-                return Err(ApiError::usage(cannot(name, why)));
-            }
-        }
-        Ok(self)
+        let why = "snapshots of several pools are not of one moment";
+        check_names(&self.names, "cannot create snapshot", why)?;
+        Ok(Self { properties: exact(self.properties)?, ..self })
+    }
+}
+
+impl Hold {
+    /// The request, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        check_names(&self.names, "cannot hold snapshot", ONE_POOL)?;
+        check_tag(&self.tag).map(|()| self)
+    }
+}
+
+impl Release {
+    /// The request, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        check_names(&self.names, "cannot release hold from snapshot", ONE_POOL)?;
+        check_tag(&self.tag).map(|()| self)
+    }
+}
+
+impl Holds {
+    /// The request, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        check_names(&self.names, "cannot show holds of snapshot", ONE_POOL).map(|()| self)
     }
 }
 
@@ -226,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn snapshots_of_one_request_are_of_one_pool_and_have_no_properties() {
+    fn snapshots_of_one_request_are_of_one_pool_and_have_properties_of_users_alone() {
         let request = |names: &[&str], properties: Properties| {
             let names = names.iter().map(|&name| name.to_owned()).collect();
             Snapshot { names, recursive: false, properties }.checked()
@@ -236,8 +350,11 @@ mod tests {
         assert!(error.message.starts_with("cannot create snapshot 'other@x': "), "{error}");
         let error = request(&["tank@a*"], Properties::new()).unwrap_err();
         assert!(error.message.starts_with("cannot create snapshot 'tank@a*': "), "{error}");
-        let error = request(&["tank@x"], [("a:b".into(), "c".into())].into()).unwrap_err();
-        assert_eq!(error.message, "properties of snapshots cannot be set yet");
+        request(&["tank@x"], [("a:b".into(), "c".into())].into()).unwrap();
+        let error = request(&["tank@x"], [("atime".into(), "off".into())].into()).unwrap_err();
+        assert_eq!(error.message, "'atime' cannot be set on a snapshot");
+        let error = request(&["tank@x"], [("A:b".into(), "off".into())].into()).unwrap_err();
+        assert!(error.message.contains("a name is made of"), "{error}");
         assert!(request(&[], Properties::new()).is_err());
     }
 

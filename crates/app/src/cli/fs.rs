@@ -1,7 +1,8 @@
 //! `larder fs`: the verbs.
 
 use super::{
-    Session, fs_create, fs_destroy, fs_list, fs_mount, fs_properties, fs_rename, fs_rollback, fs_snapshot,
+    Session, fs_create, fs_destroy, fs_hold, fs_list, fs_mount, fs_properties, fs_rename, fs_rollback,
+    fs_snapshot,
 };
 use crate::api::Result;
 use clap::Subcommand;
@@ -18,6 +19,13 @@ pub enum Verb {
     Snapshot(fs_snapshot::Args),
     /// Has a dataset hold again what a snapshot holds
     Rollback(fs_rollback::Args),
+    /// Places a hold on snapshots: while there is one, they cannot be destroyed
+    #[command(after_help = "Example: larder fs hold -r offsite-backup tank@monday")]
+    Hold(fs_hold::Change),
+    /// Lets go of a hold; a snapshot that was to be destroyed (destroy -d) is, with the last one
+    Release(fs_hold::Change),
+    /// Shows the holds on snapshots
+    Holds(fs_hold::Show),
     /// Renames a dataset within its pool, or a snapshot
     Rename(fs_rename::Args),
     /// Lists datasets and snapshots with their space and mount points
@@ -27,7 +35,7 @@ pub enum Verb {
     /// Shows properties of datasets and snapshots, and where their values come from
     #[command(after_help = "Example: larder fs get -r -s local all tank")]
     Get(fs_properties::Get),
-    /// Sets properties of datasets
+    /// Sets properties of datasets, or user properties of snapshots
     #[command(after_help = "Example: larder fs set compression=zstd-6 recordsize=1M tank/media")]
     Set(fs_properties::Set),
     /// Takes a property's own value away, so that the parent's holds
@@ -47,6 +55,9 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
         Verb::Destroy(args) => fs_destroy::run(args, session),
         Verb::Snapshot(args) => fs_snapshot::run(args, session),
         Verb::Rollback(args) => fs_rollback::run(args, session),
+        Verb::Hold(args) => fs_hold::hold(args, session),
+        Verb::Release(args) => fs_hold::release(args, session),
+        Verb::Holds(args) => fs_hold::holds(args, session),
         Verb::Rename(args) => fs_rename::run(args, session),
         Verb::List(args) => fs_list::run(args, session),
         Verb::Get(args) => fs_properties::get(args, session),

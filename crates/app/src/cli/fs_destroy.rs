@@ -31,8 +31,8 @@ pub struct Args {
     /// Show it in the form that scripts like
     #[arg(short = 'p')]
     exact: bool,
-    /// Tolerated for scripts written for zfs: nothing holds snapshots in this version
-    #[arg(short = 'd', hide = true)]
+    /// Of snapshots: destroy those that are held with their last hold
+    #[arg(short = 'd')]
     deferred: bool,
     #[command(flatten)]
     yes: Yes,
@@ -84,10 +84,10 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
 
 fn call(args: &Args, snapshots: bool, session: &Session) -> Result<Destroyed> {
     let measure = args.json.json || args.verbose || args.exact;
-    let Args { recursive, dry_run, .. } = *args;
+    let Args { recursive, dry_run, deferred, .. } = *args;
     let name = args.name.clone();
     match snapshots {
-        true => session.client.call(DestroySnapshots { name, recursive, dry_run, measure }),
+        true => session.client.call(DestroySnapshots { name, recursive, dry_run, measure, deferred }),
         false => session.client.call(Destroy { name, recursive, dry_run, measure }),
     }
 }

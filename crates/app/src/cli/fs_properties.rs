@@ -80,7 +80,7 @@ pub fn set(args: Set, session: &Session) -> Result<u8> {
     let (pairs, names): (Vec<String>, Vec<String>) =
         args.words.into_iter().partition(|word| word.contains('='));
     if pairs.is_empty() || names.is_empty() {
-        return Err(ApiError::usage("give at least one PROPERTY=VALUE and at least one dataset"));
+        return Err(ApiError::usage("give at least one PROPERTY=VALUE and at least one dataset or snapshot"));
     }
     let pairs = pairs.iter().map(|pair| args::assignment(pair).map_err(ApiError::usage));
     let properties = args::properties(pairs.collect::<Result<_>>()?)?;

@@ -15,7 +15,7 @@ pub struct Args {
     /// Of all datasets below too
     #[arg(short = 'r')]
     recursive: bool,
-    /// Not available in this version
+    /// A user property, whose name has a colon
     #[arg(short = 'o', value_name = "PROPERTY=VALUE", value_parser = args::assignment)]
     properties: Vec<(String, String)>,
     #[command(flatten)]

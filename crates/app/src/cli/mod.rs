@@ -12,6 +12,7 @@ mod extents;
 mod fs;
 mod fs_create;
 mod fs_destroy;
+mod fs_hold;
 mod fs_list;
 mod fs_mount;
 mod fs_properties;

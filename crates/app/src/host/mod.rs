@@ -42,7 +42,9 @@ use crate::api::events::{Command, EventLists, Events, Histories, History};
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
-use crate::api::snapshots::{DestroySnapshots, RenameSnapshot, Rollback, RolledBack, Snapshot, Taken};
+use crate::api::snapshots::{
+    DestroySnapshots, Held, Hold, Holds, Release, RenameSnapshot, Rollback, RolledBack, Snapshot, Taken,
+};
 use crate::api::trace::Trace;
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, pool};
 use crate::engine::Engine;
@@ -260,6 +262,15 @@ impl Engine for Host {
     }
     fn fs_rollback(&self, request: Rollback) -> Result<RolledBack> {
         datasets::rollback(self, &request)
+    }
+    fn fs_hold(&self, request: Hold) -> Result<Done> {
+        datasets::hold(self, &request)
+    }
+    fn fs_release(&self, request: Release) -> Result<Done> {
+        datasets::release(self, &request)
+    }
+    fn fs_holds(&self, request: Holds) -> Result<Held> {
+        datasets::holds(self, &request)
     }
     fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done> {
         datasets::rename_snapshot(self, &request)

@@ -536,7 +536,7 @@ fn snapshots(names: &[&str], recursive: bool) -> Snapshot {
 
 /// The request to destroy snapshots.
 fn gone(name: &str, recursive: bool) -> DestroySnapshots {
-    DestroySnapshots { name: name.to_owned(), recursive, dry_run: false, measure: true }
+    DestroySnapshots { name: name.to_owned(), recursive, dry_run: false, measure: true, deferred: false }
 }
 
 impl Bed {
@@ -672,6 +672,88 @@ fn no_snapshot_is_destroyed_while_one_of_them_is_in_use() {
     assert_eq!(destroyed.len(), 10);
     assert_eq!((&*destroyed[0], &*destroyed[4], &*destroyed[9]), ("tank/a/x@1", "tank/a/x", "tank/a"));
     assert_eq!(names(&live), ["tank"]);
+}
+
+#[test]
+fn held_snapshots_stay_until_they_are_released() {
+    let bed = Bed::new();
+    bed.tank_with_snapshots();
+    let all = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+    let hold = |names: &[&str], tag: &str, recursive| {
+        bed.host.fs_hold(Hold { names: all(names), tag: tag.into(), recursive }.checked().unwrap())
+    };
+    let release = |names: &[&str], tag: &str, recursive| {
+        bed.host.fs_release(Release { names: all(names), tag: tag.into(), recursive }.checked().unwrap())
+    };
+    let holds = |names: &[&str], recursive| {
+        let held = bed.host.fs_holds(Holds { names: all(names), recursive }).unwrap().holds;
+        held.into_iter().map(|hold| format!("{} {}", hold.name, hold.tag)).collect::<Vec<_>>()
+    };
+    hold(&["tank/a@1"], "keep", true).unwrap();
+    hold(&["tank/a@1", "tank/a@2"], "also", false).unwrap();
+    assert_eq!(holds(&["tank/a@1"], true), ["tank/a@1 also", "tank/a@1 keep", "tank/a/x@1 keep"]);
+    let error = hold(&["tank@1"], "keep", true).unwrap_err();
+    let line = |name| format!("cannot hold snapshot '{name}': tag already exists on this dataset");
+    assert_eq!(error.message, ["tank/a@1", "tank/a/x@1"].map(line).join("\n"));
+    assert_eq!(holds(&["tank@1"], false), [""; 0], "none was placed");
+    assert_eq!(hold(&["tank@none"], "keep", true).unwrap_err(), ApiError::no_such_dataset("tank@none"));
+    let error = release(&["tank/a@2"], "keep", false).unwrap_err();
+    assert_eq!(error.message, "cannot release hold from snapshot 'tank/a@2': no such tag on this dataset");
+
+    // Nothing destroys them.
+    let error = bed.host.fs_destroy_snapshots(gone("tank/a@3,1", false)).unwrap_err();
+    assert_eq!(error.message, "cannot destroy snapshot tank/a@1: dataset is busy");
+    assert!(error.hint.as_deref().is_some_and(|hint| hint.contains("is held by also")), "{error:?}");
+    let request = fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false, measure: false };
+    assert_eq!(bed.host.fs_destroy(request).unwrap_err().kind, ErrorKind::Busy);
+    let back = Rollback { name: "tank/a@1".into(), drop_newer: true };
+    let error = bed.host.fs_rollback(back).unwrap_err();
+    assert!(error.message.ends_with("cannot destroy snapshot tank/a@2: dataset is busy"), "{error}");
+    assert_eq!(bed.listed(&[], None, &["guid"]).len(), 12);
+
+    // With its last hold, one goes that was to.
+    let deferred = DestroySnapshots { deferred: true, ..gone("tank/a@1,3", false) };
+    assert_eq!(bed.host.fs_destroy_snapshots(deferred).unwrap().destroyed, ["tank/a@1", "tank/a@3"]);
+    let properties = ["userrefs", "defer_destroy"];
+    let told = |name, count, deferred| format!("{name} userrefs={count} defer_destroy={deferred}");
+    let left = bed.listed(&["tank/a"], Some(1), &properties);
+    assert_eq!(left, [told("tank/a@1", 2, "on"), told("tank/a@2", 1, "off"), told("tank/a@4", 0, "off")]);
+    release(&["tank/a@1"], "keep", true).unwrap();
+    assert_eq!(holds(&["tank/a@1"], true), ["tank/a@1 also"]);
+    release(&["tank/a@1", "tank/a@2"], "also", false).unwrap();
+    assert_eq!(bed.listed(&["tank/a"], Some(1), &["mounted"]), ["tank/a@2", "tank/a@4"]);
+    bed.host.fs_destroy_snapshots(gone("tank/a@2", false)).unwrap();
+}
+
+#[test]
+fn snapshots_have_properties_of_their_own() {
+    let bed = Bed::new();
+    bed.tank(&["tank/a"]);
+    let note = "org.example:note";
+    bed.host.fs_set(set(&["tank"], &[(note, "of all")])).unwrap();
+    let properties = BTreeMap::from([(note.to_owned(), "own".to_owned())]);
+    bed.host.fs_snapshot(Snapshot { properties, ..snapshots(&["tank@1"], true) }).unwrap();
+    bed.host.fs_snapshot(snapshots(&["tank/a@2"], false)).unwrap();
+    let notes = || bed.listed(&[], None, &[note]);
+    let told = |name: &str, value: &str| format!("{name} {note}={value}");
+    assert_eq!(notes(), [told("tank@1", "own"), told("tank/a@1", "own"), told("tank/a@2", "of all")]);
+    bed.host.fs_set(set(&["tank/a@2", "tank@1"], &[(note, "new"), ("b:c", "d")])).unwrap();
+    let one = fs::Get { names: vec!["tank/a@2".into()], ..fs::Get::default() };
+    let item = bed.host.fs_get(one).unwrap().items.remove(0);
+    assert_eq!(item.get("b:c").map(|one| one.source.clone()), Some(crate::api::Source::Local));
+    let inherit = |names: &[&str]| fs::Inherit {
+        names: names.iter().map(|&name| name.to_owned()).collect(),
+        property: note.into(),
+        recursive: false,
+        received: false,
+    };
+    bed.host.fs_inherit(inherit(&["tank/a@1", "tank/a@2"]).checked().unwrap()).unwrap();
+    assert_eq!(notes(), [told("tank@1", "new"), told("tank/a@1", "of all"), told("tank/a@2", "of all")]);
+    let error = bed.host.fs_set(set(&["tank@1", "tank/a@none"], &[(note, "x")])).unwrap_err();
+    assert_eq!(error, ApiError::no_such_dataset("tank/a@none"));
+    assert_eq!(notes()[0], told("tank@1", "new"), "none is set where one is refused");
+    assert!(set(&["tank@1", "tank"], &[(note, "x")]).checked().is_err());
+    assert!(set(&["tank@1"], &[("atime", "off")]).checked().is_err());
 }
 
 #[test]

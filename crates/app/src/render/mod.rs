@@ -11,7 +11,7 @@ pub mod json;
 pub mod scan;
 pub mod shape;
 pub mod status;
-mod table;
+pub mod table;
 
 use crate::api::properties;
 use larder_pool::property::{self, Kind, Property};
@@ -59,7 +59,7 @@ fn date(seconds: i64, format: &str) -> String {
 }
 
 /// `Sat Nov 21  0:32 2026`, as zfs shows `creation`; in the time zone of who asks.
-fn date_to_minute(seconds: i64) -> String {
+pub fn date_to_minute(seconds: i64) -> String {
     date(seconds, "%a %b %e %k:%M %Y")
 }
 

@@ -340,9 +340,9 @@ fn control_directories_are_directories() {
     assert_eq!(names(ROOT), [".", "..", "dir"]);
     let zfs = bed.find(".zfs").unwrap();
     assert_eq!((zfs.kind, zfs.perm, zfs.uid, zfs.gid), (FileKind::Directory, 0o555, 0, 0));
-    bed.mount.set_snapdir_visible(ROOT_DATASET, true);
+    bed.pool.set_property(ROOT_DATASET, "snapdir", "visible").unwrap();
     assert_eq!(names(ROOT), [".", "..", ".zfs", "dir"]);
-    bed.mount.set_snapdir_visible(ROOT_DATASET, false);
+    bed.pool.set_property(ROOT_DATASET, "snapdir", "hidden").unwrap();
     assert_eq!(names(ROOT), [".", "..", "dir"]);
     let below = bed.names(zfs.node);
     assert_eq!(below.iter().map(|(name, ..)| &name[..]).collect::<Vec<_>>(), [".", "..", "snapshot"]);
@@ -367,7 +367,8 @@ fn control_directories_are_directories() {
     // Many are listed without one being opened; the oldest come first.
     let wanted: Vec<_> = (0..1500).map(|i| format!("s{i}")).collect();
     bed.tick();
-    bed.pool.snapshot_all(wanted.iter().map(|name| (ROOT_DATASET, name.clone())).collect()).unwrap();
+    let wanted_all = wanted.iter().map(|name| (ROOT_DATASET, name.clone())).collect();
+    bed.pool.snapshot_all(wanted_all, BTreeMap::new()).unwrap();
     assert!(bed.mount.getattr(snapshots).unwrap().mtime > zfs.mtime, "it changed");
     assert_eq!(names(snapshots)[2..], wanted);
     let first = root(&bed, "s0");

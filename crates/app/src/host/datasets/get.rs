@@ -87,19 +87,25 @@ impl Looking<'_> {
             return Ok(());
         }
         let records = self.live.pool.snapshots(dataset.id());
-        let names: Vec<String> = match request.properties.as_slice() {
-            [] => {
-                let known = properties::OF_SNAPSHOTS.iter().map(|&name| name.to_owned());
-                known.chain(self.user_properties(dataset)).collect()
+        let inherited =
+            if request.properties.is_empty() { self.user_properties(dataset) } else { BTreeSet::new() };
+        let names = |own: &BTreeMap<String, String>| -> Vec<String> {
+            match request.properties.as_slice() {
+                [] => {
+                    let known = properties::OF_SNAPSHOTS.iter().map(|&name| name.to_owned());
+                    let of_users: BTreeSet<_> = inherited.iter().chain(own.keys()).cloned().collect();
+                    known.chain(of_users).collect()
+                }
+                asked => asked.to_vec(),
             }
-            asked => asked.to_vec(),
         };
         for record in &records {
             let is_named = named.as_mut().is_some_and(|named| named.remove(record.name.as_str()));
             let name = format!("{full}@{}", record.name);
             if all || (is_named && request.names_snapshot(&name)) {
-                let value = |property: &String| self.of_snapshot(dataset, record, &name, property);
-                let properties = names.iter().filter_map(value).collect();
+                let own = self.live.pool.snapshot_properties(record)?;
+                let value = |property: &String| self.of_snapshot(dataset, record, &own, &name, property);
+                let properties = names(&own).iter().filter_map(value).collect();
                 items.push(Item { name, kind: ItemKind::Snapshot, properties });
             }
         }
@@ -216,6 +222,7 @@ impl Looking<'_> {
         &self,
         dataset: &Dataset,
         record: &SnapshotRecord,
+        own: &BTreeMap<String, String>,
         full: &str,
         name: &str,
     ) -> Option<PropertyValue> {
@@ -234,8 +241,8 @@ impl Looking<'_> {
             "compressratio" => told(name, ratio(record.logical, record.stored)),
             "createtxg" => told(name, record.commit),
             "guid" => told(name, record.guid),
-            "userrefs" => told(name, 0),
-            "defer_destroy" => told(name, "off"),
+            "userrefs" => told(name, pool.snapshot_holds(record).ok()?.len()),
+            "defer_destroy" => told(name, if record.deferred { "on" } else { "off" }),
             "clones" => told(name, ""),
             "written" => told(name, pool.written(record.dataset, Some(&record.name), None).ok()?),
             "mounted" => at().and_then(|_| told(name, "yes")),
@@ -245,6 +252,10 @@ impl Looking<'_> {
                 told(name, pool.written(record.dataset, Some(&record.name), Some(since)).ok()?)
             }
             _ if property::is_user(name) => {
+                if let Some(value) = own.get(name) {
+                    let (name, value) = (name.to_owned(), value.clone());
+                    return Some(PropertyValue { name, value, source: Source::Local });
+                }
                 let effective = pool.effective(dataset.id(), name)?;
                 let from = match effective.source {
                     PropertySource::Inherited(from) => from,

@@ -3,6 +3,7 @@
 mod create;
 mod destroy;
 mod get;
+mod holds;
 mod mounting;
 mod properties;
 mod rename;
@@ -12,6 +13,7 @@ mod snapshots;
 pub use create::create;
 pub use destroy::destroy;
 pub use get::get;
+pub use holds::{hold, holds, release};
 pub use mounting::{mount, unmount};
 pub use properties::{inherit, set};
 pub use rename::rename;

@@ -4,7 +4,7 @@ use super::super::Host;
 use super::super::live::Live;
 use super::{Remounted, family, found, moved, moves};
 use crate::api::fs::{Inherit, Set};
-use crate::api::name::pool_of;
+use crate::api::name::{check_snapshot, pool_of};
 use crate::api::{ApiError, Done, Result};
 use larder_format::DatasetId;
 use larder_pool::Dataset;
@@ -12,6 +12,11 @@ use std::sync::Arc;
 
 /// Sets properties of datasets: all of them, or none where one is refused.
 pub fn set(host: &Host, request: &Set) -> Result<Done> {
+    if request.names.iter().any(|name| name.contains('@')) {
+        let changes: Vec<_> =
+            request.properties.iter().map(|(name, value)| (name.as_str(), Some(value.as_str()))).collect();
+        return of_snapshots(host, &request.names, &changes);
+    }
     let moving = request.properties.keys().any(|property| moves(property));
     let set = |live: &Live, dataset: &Arc<Dataset>, before: &mut Before| {
         request.properties.iter().try_for_each(|(property, value)| before.set(live, dataset, property, value))
@@ -23,12 +28,48 @@ pub fn set(host: &Host, request: &Set) -> Result<Done> {
 /// Takes local values away: of all of the datasets, or of none where one is refused.
 pub fn inherit(host: &Host, request: &Inherit) -> Result<Done> {
     let property = &request.property;
+    if request.names.iter().any(|name| name.contains('@')) {
+        return of_snapshots(host, &request.names, &[(property, None)]);
+    }
     let inherit = |live: &Live, dataset: &Arc<Dataset>, before: &mut Before| {
         let all = if request.recursive { family(live, dataset.id()) } else { vec![Arc::clone(dataset)] };
         all.iter().try_for_each(|dataset| before.inherit(live, dataset, property))
     };
     let doing = |name: &str| format!("cannot inherit '{property}' for '{name}'");
     change(host, &request.names, moves(property), inherit, doing)
+}
+
+/// Sets properties of snapshots of one pool, or takes their own away: all of them, or none where one is refused.
+fn of_snapshots(host: &Host, names: &[String], changes: &[(&str, Option<&str>)]) -> Result<Done> {
+    let (live, _) = host.dataset(check_snapshot(&names[0])?.0)?;
+    // Names change under this lock alone.
+    let _mounts = live.mounts.lock();
+    let record = |name: &String| {
+        let (dataset, own) = check_snapshot(name)?;
+        let records = live.pool.snapshots(found(&live, dataset)?.id()).into_iter();
+        records.into_iter().find(|record| record.name == own).ok_or_else(|| ApiError::no_such_dataset(name))
+    };
+    let records = names.iter().map(record).collect::<Result<Vec<_>>>()?;
+    let mut before = Vec::new();
+    let mut change = || {
+        for record in &records {
+            let own = live.pool.snapshot_properties(record)?;
+            for (property, value) in changes {
+                live.pool.set_snapshot_property(record, property, *value)?;
+                before.push((record, *property, own.get(*property).cloned()));
+            }
+        }
+        live.pool.commit()
+    };
+    if let Err(error) = change() {
+        let back = before.iter().rev().map(|(record, property, value)| {
+            live.pool.set_snapshot_property(record, property, value.as_deref())
+        });
+        let back = back.fold(Ok(()), std::result::Result::and).map_err(ApiError::from);
+        let doing = format!("cannot set properties of '{}'", names.join("', '"));
+        return Err(beside(error.into(), back).within(doing).of_pool(pool_of(&names[0])));
+    }
+    Ok(Done {})
 }
 
 /// Changes properties of datasets, and of what is below them: all of them, or none where one is refused.

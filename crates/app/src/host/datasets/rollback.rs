@@ -2,7 +2,7 @@
 
 use super::super::Host;
 use super::super::error::NOTHING_CHANGED;
-use super::snapshots::{Going, busy, let_go, line};
+use super::snapshots::{Going, kept, let_go};
 use super::{found, hidden};
 use crate::api::name::{check_snapshot, pool_of};
 use crate::api::snapshots::{Rollback, RolledBack};
@@ -39,7 +39,10 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
             let_go(&live, mounts, [&newer])?;
             mounts.wait_until_gone(dataset.id())?;
             let rolled = live.pool.rollback(dataset.id(), name, request.drop_newer);
-            rolled.map_err(|error| in_use(&newer, &destroyed, error))
+            rolled.map_err(|error| match error {
+                PoolError::Busy(text) => kept(&destroyed, &text),
+                error => error.into(),
+            })
         });
         mounts.mount_snapshots_again(shown);
         outcome
@@ -52,17 +55,6 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
         error.within(format!("rolled back to '{}', but", request.name)).safe(safe)
     })?;
     Ok(RolledBack { destroyed })
-}
-
-/// The error, in which a snapshot that somebody looks into has its full name.
-fn in_use(newer: &Going, full: &[String], error: PoolError) -> ApiError {
-    let PoolError::Busy(text) = &error else { return error.into() };
-    let is_held = |name: &str| *text == format!("snapshot {name} is in use");
-    let held = newer.records.iter().zip(full).find(|(record, _)| is_held(&record.name));
-    match held {
-        Some((_, full)) => busy(&[line(full)]).hint("it is being read; try again when that is over"),
-        None => error.into(),
-    }
 }
 
 fn refusal(name: &str, newer: &[String]) -> ApiError {

@@ -68,7 +68,7 @@ pub fn snapshot(host: &Host, request: &Snapshot) -> Result<Taken> {
         let message = format!("cannot create snapshot '{long}': it has more than {MAX_NAME} bytes");
         return Err(ApiError::usage(message).safe(NOTHING_CHANGED));
     }
-    match live.pool.snapshot_all(wanted.clone()) {
+    match live.pool.snapshot_all(wanted.clone(), request.properties.clone()) {
         Ok(_) => {
             wanted.iter().for_each(|(dataset, own)| mounts.tell_of_snapshot(*dataset, own));
             Ok(Taken { taken: names })
@@ -106,14 +106,30 @@ pub fn destroy(host: &Host, request: &DestroySnapshots) -> Result<Destroyed> {
     }
     // Names and mounts change under this lock alone.
     let mut mounts = live.mounts.lock();
-    let going = asked(&live, request)?;
+    let mut going = asked(&live, request)?;
     let told = told(&live, &going, request.measure)?;
+    let held = if request.deferred { take_held(&live, &mut going)? } else { Vec::new() };
     end(&live, &mut mounts, &going)?;
+    live.pool.defer_destroy(&held)?;
     let committed = live.pool.commit();
     committed.map_err(|error| {
         ApiError::from(error).within(format!("cannot destroy '{}'", request.name)).of_pool(pool_of(dataset))
     })?;
     Ok(told)
+}
+
+/// Takes those out that somebody holds.
+fn take_held(live: &Live, going: &mut [Going]) -> Result<Vec<(DatasetId, String)>> {
+    let mut held = Vec::new();
+    for Going { dataset, records } in going {
+        for record in std::mem::take(records) {
+            match live.pool.snapshot_holds(&record)?.is_empty() {
+                true => records.push(record),
+                false => held.push((*dataset, record.name)),
+            }
+        }
+    }
+    Ok(held)
 }
 
 /// The snapshots that are to be destroyed.
@@ -158,6 +174,20 @@ pub fn line(name: &str) -> String {
     format!("cannot destroy snapshot {name}: dataset is busy")
 }
 
+/// One of these is kept, and `text` says which and why.
+pub fn kept(names: &[String], text: &str) -> ApiError {
+    // A name may begin as another does.
+    let one = names.iter().filter(|name| text.contains(*name)).max_by_key(|name| name.len());
+    let lines = one.map_or_else(|| names.iter().map(|name| line(name)).collect(), |name| vec![line(name)]);
+    let error = busy(&lines);
+    match one {
+        Some(name) if text.contains(" is held by ") => error.hint(format!(
+            "{text}; larder fs release TAG {name} lets go of it, and larder fs destroy -d destroys it then"
+        )),
+        _ => error.hint("it is being read; try again when that is over"),
+    }
+}
+
 /// Has the mount let go of snapshots that are to be destroyed.
 ///
 /// # Errors
@@ -197,12 +227,8 @@ pub fn end<'a>(live: &Live, mounts: &mut Mounts, going: impl IntoIterator<Item =
             Ok(())
         }
         Err(PoolError::Busy(text)) => {
-            // It says which; a name may begin as another does.
             let names: Vec<_> = going.iter().flat_map(|one| one.full_names(live)).collect();
-            let held = names.iter().filter(|name| text.contains(*name)).max_by_key(|name| name.len());
-            let lines =
-                held.map_or_else(|| names.iter().map(|name| line(name)).collect(), |name| vec![line(name)]);
-            Err(busy(&lines).hint("it is being read; try again when that is over"))
+            Err(kept(&names, &text))
         }
         Err(error) => {
             let name = live.pool.name();
