@@ -69,7 +69,7 @@ impl Pool {
         check_parents(&datasets)?;
         let mut snapshots = snapshots_of(&datasets, snapshots)?;
         for (dataset, high, number, entry) in attached {
-            snapshots.adopt((dataset, high), number, entry)?;
+            snapshots.adopt((dataset, high), number, entry);
         }
         for record in &remains {
             if let Some(head) = datasets.get(&record.dataset).or_else(|| destroyed.get(&record.dataset)) {
@@ -100,6 +100,7 @@ impl Pool {
             cleaner: Default::default(),
             waker: OnceLock::new(),
             snapshots: Mutex::new(snapshots),
+            destroying: Mutex::new(()),
             shared,
         });
         pool.apply_pool_properties();

@@ -5,6 +5,9 @@ use larder_format::node::Key;
 use larder_format::tables::{HoldRecord, PropertyRecord, SnapshotRecord, Table};
 use std::collections::BTreeMap;
 
+/// An entry of the tables with its value from now on; without one it goes.
+pub(crate) type Change = (Key, Option<Vec<u8>>);
+
 /// A hold's number in the tables, and when it was placed.
 pub(crate) type Placed = (u32, Timestamp);
 
@@ -22,15 +25,6 @@ pub(crate) struct Attached {
 pub(crate) enum Entry {
     Property(PropertyRecord),
     Hold(HoldRecord),
-}
-
-impl Entry {
-    fn encode(&self) -> (Table, Vec<u8>) {
-        match self {
-            Self::Property(record) => (Table::SnapshotProperties, record.encode()),
-            Self::Hold(record) => (Table::Holds, record.encode()),
-        }
-    }
 }
 
 /// The lowest number that none has.
@@ -51,19 +45,18 @@ impl Attached {
         Self { properties: properties.collect(), holds: BTreeMap::new() }
     }
 
-    /// All entries in the tables, of the snapshot `record`.
-    pub(crate) fn entries(&self, record: &SnapshotRecord) -> impl Iterator<Item = (Key, Vec<u8>)> {
+    /// Has the tables have all entries of the snapshot `record`, or none of them.
+    pub(crate) fn changes(&self, record: &SnapshotRecord, are_there: bool) -> Vec<Change> {
+        let key = |table: Table, number| table.attached_key(record.dataset, record.high, number);
         let properties = self.properties.iter().map(|(name, (number, value))| {
-            (*number, Entry::Property(PropertyRecord { name: name.clone(), value: value.clone() }))
+            let entry = PropertyRecord { name: name.clone(), value: value.clone() };
+            (key(Table::SnapshotProperties, *number), entry.encode())
         });
         let holds = self.holds.iter().map(|(tag, (number, created))| {
-            (*number, Entry::Hold(HoldRecord { created: *created, tag: tag.clone() }))
+            let entry = HoldRecord { created: *created, tag: tag.clone() };
+            (key(Table::Holds, *number), entry.encode())
         });
-        let (dataset, high) = (record.dataset, record.high);
-        properties.chain(holds).map(move |(number, entry)| {
-            let (table, value) = entry.encode();
-            (table.attached_key(dataset, high, number), value)
-        })
+        properties.chain(holds).map(|(key, value)| (key, are_there.then_some(value))).collect()
     }
 }
 

@@ -37,6 +37,7 @@ impl Pool {
     pub fn destroy_dataset(&self, id: DatasetId) -> Result<()> {
         let _removing = self.removing();
         let _op = self.enter()?;
+        let _complete = self.destroying.lock();
         let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
         if id == ROOT_DATASET {
             return Err(PoolError::Busy("the pool's root dataset goes with the pool".into()));
@@ -84,9 +85,8 @@ impl Pool {
         self.destroyed.lock().keys().copied().collect()
     }
 
-    /// Goes on with taking destroyed datasets down: at most `max` entries of one tree; then with snapshots that were to
-    /// go with their last hold, and with what remains of destroyed ones: [`Pool::remains_step`]. True while there is
-    /// more to do.
+    /// Goes on with taking destroyed datasets down: at most `max` entries of one tree; then with what remains of
+    /// destroyed snapshots: [`Pool::remains_step`]. True while there is more to do.
     ///
     /// # Errors
     /// When a tree cannot be read: that dataset is left alone until the next import. When nothing may be
@@ -109,7 +109,6 @@ impl Pool {
                 }
             }
         }
-        self.destroy_deferred()?;
         self.remains_step()
     }
 

@@ -1,51 +1,40 @@
 //! Holds, which keep snapshots from being destroyed, and properties of snapshots.
 //!
 //! Each is an entry of its own in the tables, beside the snapshot's record, and goes with it. A held snapshot that is
-//! to go is *deferred*: [`Pool::destroy_deferred`] destroys it when its last hold is gone and nobody looks into it.
+//! to go is *deferred*; when its last hold is gone [`Pool::deferred`] has it, to be destroyed by whoever has the names.
 
-use crate::attached::{Attached, Placed, free_number};
+use crate::attached::{Change, free_number};
 use crate::pool::Pool;
-use crate::snapshots::{Snapshot, gone};
+use crate::snapshots::Snapshot;
 use larder_format::node::Key;
 use larder_format::tables::{ATTACHED_MAX, HoldRecord, PropertyRecord, SnapshotRecord, Table, is_tag};
 use larder_format::{DatasetId, Timestamp};
 use larder_store::{PoolError, Result, TableNodes};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Holds and properties of snapshots.
 impl Pool {
-    /// Enters what is attached to a snapshot in the tables: all of it, or nothing.
-    pub(crate) fn attach_all(&self, record: &SnapshotRecord, attached: &Attached) -> Result<()> {
+    /// Changes entries of the tables: all of them, or none. Within an operation, or a commit.
+    pub(crate) fn change_tables(&self, changes: &[Change]) -> Result<()> {
         let nodes = TableNodes(&self.shared.store);
         let mut tables = self.tables.lock();
-        let mut put = Vec::new();
-        for (key, value) in attached.entries(record) {
-            if let Err(error) = tables.insert(&nodes, key, &value) {
-                // The leaves were just changed, and are in memory.
-                put.iter().for_each(|key| drop(tables.remove(&nodes, key)));
-                return Err(error);
-            }
-            put.push(key);
+        let mut change = |key: &Key, value: Option<&[u8]>| match value {
+            Some(value) => tables.insert(&nodes, *key, value),
+            None => tables.remove(&nodes, key),
+        };
+        let mut before = Vec::new();
+        let mut all = changes.iter().map(|(key, value)| Ok((key, change(key, value.as_deref())?)));
+        let Err(error) = all.try_for_each(|one: Result<_>| one.map(|one| before.push(one))) else {
+            return Ok(());
+        };
+        let back = before.iter().rev().try_for_each(|(key, value)| change(key, value.as_deref()).map(drop));
+        drop(tables);
+        // Nearly always the leaves are in memory; where one became empty, its place is sought anew.
+        if back.is_err() {
+            let why = "snapshots were changed halfway; the last commit is intact";
+            drop(self.shared.store.suspend(why.into()));
         }
-        Ok(())
-    }
-
-    /// Takes that out again: all of it, or nothing.
-    pub(crate) fn detach_all(&self, record: &SnapshotRecord, attached: &Attached) -> Result<()> {
-        let nodes = TableNodes(&self.shared.store);
-        let mut tables = self.tables.lock();
-        let mut removed = Vec::new();
-        for (key, value) in attached.entries(record) {
-            if let Err(error) = tables.remove(&nodes, &key) {
-                // As above.
-                removed
-                    .iter()
-                    .for_each(|(key, value): &(Key, Vec<u8>)| drop(tables.insert(&nodes, *key, value)));
-                return Err(error);
-            }
-            removed.push((key, value));
-        }
-        Ok(())
+        Err(error)
     }
 
     /// Places a hold on snapshots: all of them, or none. Durable with the next commit.
@@ -56,76 +45,59 @@ impl Pool {
         if !is_tag(tag) {
             return Err(PoolError::Invalid(format!("a hold cannot be called '{}'", tag.escape_default())));
         }
+        let of: BTreeSet<_> = of.iter().collect();
         let _op = self.enter()?;
-        let mut snapshots = self.snapshots.lock();
-        let mut taken = None;
+        let _one_at_a_time = self.destroying.lock();
+        let created = self.shared.store.world.clock.now();
+        let (mut placed, mut changes, mut taken) = (Vec::new(), Vec::new(), None);
         for (dataset, name) in of {
-            if snapshots.named(*dataset, name)?.attached.holds.contains_key(tag) {
+            let snapshots = self.snapshots.lock();
+            let Snapshot { record, attached, .. } = snapshots.named(*dataset, name)?;
+            if attached.holds.contains_key(tag) {
                 taken = Some((*dataset, name));
+                break;
             }
+            let number = free_number(&attached.holds);
+            if number >= ATTACHED_MAX {
+                return Err(PoolError::Invalid("a snapshot cannot have more holds".into()));
+            }
+            let value = HoldRecord { created, tag: tag.to_owned() }.encode();
+            changes.push((Table::Holds.attached_key(*dataset, record.high, number), Some(value)));
+            placed.push(((*dataset, record.high), number));
         }
         if let Some((dataset, name)) = taken {
-            drop(snapshots);
             return Err(PoolError::Exists(format!("{}@{name}", self.full_name(dataset))));
         }
-        let created = self.shared.store.world.clock.now();
-        let nodes = TableNodes(&self.shared.store);
-        let mut tables = self.tables.lock();
-        let mut placed: Vec<(&(DatasetId, String), Key)> = Vec::new();
-        for one in of {
-            let Snapshot { record, attached, .. } = snapshots.change(one.0, &one.1)?;
-            let number = free_number(&attached.holds);
-            let key = Table::Holds.attached_key(record.dataset, record.high, number);
-            let value = HoldRecord { created, tag: tag.to_owned() }.encode();
-            let put = match number < ATTACHED_MAX {
-                true => tables.insert(&nodes, key, &value).map(drop),
-                false => Err(PoolError::Invalid("a snapshot cannot have more holds".into())),
-            };
-            if let Err(error) = put {
-                for (one, key) in placed {
-                    // The leaves were just changed, and are in memory.
-                    drop(tables.remove(&nodes, &key));
-                    snapshots.change(one.0, &one.1)?.attached.holds.remove(tag);
-                }
-                return Err(error);
-            }
-            attached.holds.insert(tag.to_owned(), (number, created));
-            placed.push((one, key));
+        self.change_tables(&changes)?;
+        let mut snapshots = self.snapshots.lock();
+        for (key, number) in placed {
+            snapshots.attached(key).holds.insert(tag.to_owned(), (number, created));
         }
         Ok(())
     }
 
-    /// Takes a hold off snapshots: all of them, or none. Durable with the next commit. What was deferred is destroyed
-    /// by [`Pool::destroy_deferred`].
+    /// Takes a hold off snapshots: all of them, or none. Durable with the next commit.
     ///
     /// # Errors
     /// When a snapshot does not exist, or has no such hold: [`PoolError::NotFound`].
     pub fn release_snapshots(&self, of: &[(DatasetId, String)], tag: &str) -> Result<()> {
+        let of: BTreeSet<_> = of.iter().collect();
         let _op = self.enter()?;
-        let mut snapshots = self.snapshots.lock();
+        let _one_at_a_time = self.destroying.lock();
+        let (mut released, mut changes) = (Vec::new(), Vec::new());
         for (dataset, name) in of {
-            if !snapshots.named(*dataset, name)?.attached.holds.contains_key(tag) {
+            let snapshots = self.snapshots.lock();
+            let Snapshot { record, attached, .. } = snapshots.named(*dataset, name)?;
+            let Some((number, _)) = attached.holds.get(tag) else {
                 return Err(PoolError::NotFound(format!("hold {tag} on {name}")));
-            }
+            };
+            changes.push((Table::Holds.attached_key(*dataset, record.high, *number), None));
+            released.push((*dataset, record.high));
         }
-        let nodes = TableNodes(&self.shared.store);
-        let mut tables = self.tables.lock();
-        let mut released: Vec<(&(DatasetId, String), Key, Placed)> = Vec::new();
-        for one in of {
-            let Snapshot { record, attached, .. } = snapshots.change(one.0, &one.1)?;
-            let Some(hold) = attached.holds.get(tag).copied() else { continue };
-            let key = Table::Holds.attached_key(record.dataset, record.high, hold.0);
-            if let Err(error) = tables.remove(&nodes, &key) {
-                for (one, key, hold) in released {
-                    let value = HoldRecord { created: hold.1, tag: tag.to_owned() }.encode();
-                    // As above.
-                    drop(tables.insert(&nodes, key, &value));
-                    snapshots.change(one.0, &one.1)?.attached.holds.insert(tag.to_owned(), hold);
-                }
-                return Err(error);
-            }
-            attached.holds.remove(tag);
-            released.push((one, key, hold));
+        self.change_tables(&changes)?;
+        let mut snapshots = self.snapshots.lock();
+        for key in released {
+            snapshots.attached(key).holds.remove(tag);
         }
         Ok(())
     }
@@ -140,24 +112,24 @@ impl Pool {
         Ok(holds.iter().map(|(tag, (_, created))| (tag.clone(), *created)).collect())
     }
 
-    /// Snapshots are destroyed with their last hold. Durable with the next commit.
+    /// Snapshots are to be destroyed with their last hold, or are not any more: all of them, or none. Durable with the
+    /// next commit.
     ///
     /// # Errors
     /// When one does not exist.
-    pub fn defer_destroy(&self, of: &[(DatasetId, String)]) -> Result<()> {
+    pub fn set_deferred(&self, of: &[(DatasetId, String)], deferred: bool) -> Result<()> {
         let _op = self.enter()?;
-        let mut snapshots = self.snapshots.lock();
-        of.iter().try_for_each(|(dataset, name)| snapshots.named(*dataset, name).map(drop))?;
-        let mut tables = self.tables.lock();
+        let _one_at_a_time = self.destroying.lock();
+        let (mut keys, mut changes) = (Vec::new(), Vec::new());
         for (dataset, name) in of {
-            let Snapshot { record, .. } = snapshots.change(*dataset, name)?;
-            let deferred = SnapshotRecord { deferred: true, ..record.clone() };
-            let (dataset, high) = (record.dataset, record.high);
-            let key = Table::snapshot_key(dataset, high);
-            tables.insert(&TableNodes(&self.shared.store), key, &deferred.encode())?;
-            *record = deferred;
-            snapshots.deferred.insert((dataset, high));
+            let record = self.snapshots.lock().named(*dataset, name)?.record.clone();
+            let key = Table::snapshot_key(record.dataset, record.high);
+            keys.push((record.dataset, record.high));
+            changes.push((key, Some(SnapshotRecord { deferred, ..record }.encode())));
         }
+        self.change_tables(&changes)?;
+        let mut snapshots = self.snapshots.lock();
+        keys.into_iter().for_each(|key| snapshots.set_deferred(key, deferred));
         Ok(())
     }
 
@@ -166,22 +138,6 @@ impl Pool {
         let snapshots = self.snapshots.lock();
         let all = snapshots.deferred.iter().filter_map(|key| snapshots.taken.get(key));
         all.filter(|one| one.attached.holds.is_empty()).map(|one| one.record.clone()).collect()
-    }
-
-    /// Destroys those that nobody looks into; whether there was one. Others are left for another time.
-    ///
-    /// # Errors
-    /// As [`Pool::destroy_snapshots`], but for [`PoolError::Busy`].
-    pub fn destroy_deferred(&self) -> Result<bool> {
-        let mut any = false;
-        for record in self.deferred() {
-            match self.destroy_snapshot(record.dataset, &record.name) {
-                Ok(()) => any = true,
-                Err(PoolError::Busy(_) | PoolError::NotFound(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(any)
     }
 
     /// Properties of a snapshot's own.
@@ -205,30 +161,28 @@ impl Pool {
         value: Option<&str>,
     ) -> Result<()> {
         let _op = self.enter()?;
-        let mut snapshots = self.snapshots.lock();
-        let Some(Snapshot { record, attached, .. }) = snapshots.taken.get_mut(&(of.dataset, of.high)) else {
-            return Err(gone(of));
+        let _one_at_a_time = self.destroying.lock();
+        let number = {
+            let snapshots = self.snapshots.lock();
+            let properties = &snapshots.still(of)?.attached.properties;
+            match properties.get(property) {
+                Some((number, _)) => *number,
+                None if value.is_none() => return Ok(()),
+                None => free_number(properties),
+            }
         };
-        let properties = &mut attached.properties;
-        let number = properties.get(property).map(|(number, _)| *number);
-        let number = number.unwrap_or_else(|| free_number(properties));
-        let key = Table::SnapshotProperties.attached_key(record.dataset, record.high, number);
-        let nodes = TableNodes(&self.shared.store);
-        let mut tables = self.tables.lock();
+        if number >= ATTACHED_MAX {
+            return Err(PoolError::Invalid("a snapshot cannot have more properties".into()));
+        }
+        let entry =
+            |value: &str| PropertyRecord { name: property.to_owned(), value: value.to_owned() }.encode();
+        let key = Table::SnapshotProperties.attached_key(of.dataset, of.high, number);
+        self.change_tables(&[(key, value.map(entry))])?;
+        let mut snapshots = self.snapshots.lock();
+        let properties = &mut snapshots.attached((of.dataset, of.high)).properties;
         match value {
-            Some(_) if number >= ATTACHED_MAX => {
-                return Err(PoolError::Invalid("a snapshot cannot have more properties".into()));
-            }
-            Some(value) => {
-                let entry = PropertyRecord { name: property.to_owned(), value: value.to_owned() };
-                tables.insert(&nodes, key, &entry.encode())?;
-                properties.insert(property.to_owned(), (number, value.to_owned()));
-            }
-            None if properties.contains_key(property) => {
-                tables.remove(&nodes, &key)?;
-                properties.remove(property);
-            }
-            None => {}
+            Some(value) => drop(properties.insert(property.to_owned(), (number, value.to_owned()))),
+            None => drop(properties.remove(property)),
         }
         Ok(())
     }

@@ -97,6 +97,9 @@ pub struct Pool {
     pub(crate) cleaner: Cleaner,
     pub(crate) waker: OnceLock<Waker>,
     pub(crate) snapshots: Mutex<Snapshots>,
+    /// Held while snapshots are out of the list that may come back to it, within an operation: whoever goes by the list
+    /// to free or to give names waits.
+    pub(crate) destroying: Mutex<()>,
 }
 
 /// The turn to commit, or to do what no commit may come between.

@@ -31,11 +31,11 @@ use crate::pool::Pool;
 use crate::snapshots::Left;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
-use larder_format::tables::{RemainsRecord, SnapshotRecord, Table};
+use larder_format::tables::{RemainsRecord, Table};
 use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_sorted::tree::{Remain, Remains as Walk};
 use larder_store::{DatasetNodes, PoolError, Result, TableNodes};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Nodes that a step reads: commits wait for it, and with fewer it might not come down to a leaf.
@@ -118,6 +118,8 @@ impl Pool {
         }
         // No commit comes between: the nodes of what came after, as it is committed, stay where they are.
         let _turn = self.commit_turn();
+        // Nor is a snapshot that stays out of the list.
+        let _complete = self.destroying.lock();
         self.shared.store.check_writable()?;
         let durable = self.shared.store.durable_commit();
         let next = || {
@@ -175,8 +177,7 @@ impl Pool {
     fn after(&self, dataset: DatasetId, head: Option<&Dataset>, high: BlockId) -> Option<BlockPtr> {
         let committed = head.and_then(|head| head.state.read().tree.committed_root());
         let snapshots = self.snapshots.lock();
-        let next = snapshots.of(dataset).find(|snapshot| snapshot.record.high > high);
-        next.map_or(committed, |next| next.record.root)
+        snapshots.after(dataset, high).next().map_or(committed, |next| next.root)
     }
 
     /// Goes on with a walk; whether there is more.
@@ -201,9 +202,8 @@ impl Pool {
     fn lower_held(&self, head: &Dataset, bytes: u64) {
         let mut state = head.state.write();
         let snapshots = self.snapshots.lock();
-        let is_last = snapshots.of(head.id()).next().is_none()
-            && snapshots.remains.values().all(|one| one.record.dataset != head.id());
-        let held = if is_last { 0 } else { state.record.held.saturating_sub(bytes) };
+        let held =
+            if snapshots.holds_nothing(head.id()) { 0 } else { state.record.held.saturating_sub(bytes) };
         state.changed |= state.record.held != held;
         state.record.held = held;
     }
@@ -215,22 +215,20 @@ impl Pool {
     /// When there is no such snapshot, or a tree cannot be read.
     pub fn snapshot_space(&self, dataset: DatasetId, names: &[String]) -> Result<u64> {
         let going: Vec<_> = {
-            let names: BTreeSet<&String> = names.iter().collect();
             let snapshots = self.snapshots.lock();
-            let all: BTreeSet<&String> = snapshots.of(dataset).map(|one| &one.record.name).collect();
-            if let Some(name) = names.difference(&all).next() {
-                return Err(PoolError::NotFound(format!("snapshot {name}")));
-            }
-            let (mut floor, mut going) = (BlockId::new(0), Vec::new());
-            for SnapshotRecord { high, root, name, .. } in snapshots.of(dataset).map(|one| &one.record) {
+            let named = names.iter().map(|name| snapshots.named(dataset, name).map(|one| &one.record));
+            let named: BTreeMap<_, _> =
+                named.map(|one| one.map(|one| (one.high, one.root))).collect::<Result<_>>()?;
+            let mut floor = BlockId::new(0);
+            let with_floor = named.iter().map(|(high, root)| {
                 // Blocks of several in a row go with the last of them.
-                if names.contains(name) {
-                    going.push((*high, *root, floor));
-                } else {
-                    floor = *high;
+                match snapshots.before(dataset, *high).map(|before| before.high) {
+                    Some(before) if named.contains_key(&before) => {}
+                    before => floor = before.unwrap_or(BlockId::new(0)),
                 }
-            }
-            going
+                (*high, *root, floor)
+            });
+            with_floor.collect()
         };
         let head = self.dataset(dataset);
         let of = |(high, root, floor)| {
@@ -250,7 +248,7 @@ impl Pool {
             let snapshots = self.snapshots.lock();
             let of = of.map(|name| snapshots.named(dataset, name).map(|one| &one.record)).transpose()?;
             let high = of.map_or(BlockId::new(u64::MAX), |of| of.high);
-            let before = snapshots.of(dataset).map(|one| &one.record).rfind(|one| one.high < high);
+            let before = snapshots.before(dataset, high);
             let since =
                 since.map(|name| snapshots.named(dataset, name).map(|one| &one.record)).transpose()?;
             let since = since.or(before).map(|since| (since.high, since.root));

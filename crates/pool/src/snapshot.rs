@@ -6,7 +6,6 @@ use crate::dataset::{Dataset, Look, State};
 use crate::pool::Pool;
 use crate::shared::Shared;
 use crate::snapshots::{Snapshot, Wanted};
-use larder_format::node::Key;
 use larder_format::tables::{DatasetRecord, SnapshotRecord, Table};
 use larder_format::{BlockId, CommitId, DatasetId};
 use larder_sorted::tree::Tree;
@@ -94,6 +93,7 @@ impl Pool {
             self.dataset(*dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
         }
         let taken = {
+            let _complete = self.destroying.lock();
             let mut snapshots = self.snapshots.lock();
             let mut seen = BTreeSet::new();
             let mut all = wanted.all.iter();
@@ -134,8 +134,15 @@ impl Pool {
     /// Up to `max` snapshots of a dataset whose high ids are greater than `after`, oldest first.
     pub fn snapshots_after(&self, dataset: DatasetId, after: BlockId, max: usize) -> Vec<SnapshotRecord> {
         let snapshots = self.snapshots.lock();
-        let records = snapshots.of(dataset).map(|snapshot| &snapshot.record);
-        records.filter(|record| record.high > after).take(max).cloned().collect()
+        snapshots.after(dataset, after).take(max).cloned().collect()
+    }
+
+    /// The snapshot of a name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn snapshot_named(&self, dataset: DatasetId, name: &str) -> Result<SnapshotRecord> {
+        Ok(self.snapshots.lock().named(dataset, name)?.record.clone())
     }
 
     /// The newest snapshot of a dataset.
@@ -170,6 +177,7 @@ impl Pool {
     pub fn destroy_snapshots(&self, going: &[(DatasetId, String)]) -> Result<()> {
         let _removing = self.removing();
         let _op = self.enter()?;
+        let _one_at_a_time = self.destroying.lock();
         let going: BTreeSet<_> = going.iter().cloned().collect();
         let taken = self.take_out(&going)?;
         let taken = taken.map_err(|kept| kept.refusal(&self.full_name(kept.dataset)))?;
@@ -222,38 +230,32 @@ impl Pool {
         let SnapshotRecord { dataset, high, root, .. } = snapshot.record;
         let before = {
             let snapshots = self.snapshots.lock();
-            snapshots.of(dataset).map(|one| one.record.high).rfind(|before| *before < high)
+            snapshots.before(dataset, high).map(|before| before.high)
         };
         self.leave_remains(state, high, before.unwrap_or(BlockId::new(0)), root)?;
-        let nodes = TableNodes(&self.shared.store);
-        let removed = self.detach_all(&snapshot.record, &snapshot.attached).and_then(|()| {
-            let removed = self.tables.lock().remove(&nodes, &Table::snapshot_key(dataset, high));
-            removed.map(drop).inspect_err(|_| {
-                // The leaves were just changed, and are in memory.
-                drop(self.attach_all(&snapshot.record, &snapshot.attached));
-            })
-        });
-        if let Err(error) = removed {
-            self.forget_remains(high);
-            return Err(error);
-        }
+        let mut changes = snapshot.attached.changes(&snapshot.record, false);
+        changes.push((Table::snapshot_key(dataset, high), None));
+        self.change_tables(&changes).inspect_err(|_| self.forget_remains(high))?;
         Ok(())
     }
 
     /// Snapshots of a dataset are gone: the head frees again what they alone protected. Not before all are gone that
     /// are to go together, since one that stays after all must not miss anything.
     fn lower_protection(&self, state: &mut State) {
-        state.record.protected_below = self.snapshots.lock().protected_below(state.record.id);
+        let snapshots = self.snapshots.lock();
+        state.record.protected_below = snapshots.protected_below(state.record.id);
+        if snapshots.holds_nothing(state.record.id) {
+            state.record.held = 0;
+        }
         state.changed = true;
     }
 
     /// Takes that back, in the same operation: the leaves were just changed, and are in memory.
     fn undestroy_one(&self, Snapshot { record, attached, .. }: &Snapshot) {
-        let key = Table::snapshot_key(record.dataset, record.high);
-        let put_back = self.tables.lock().insert(&TableNodes(&self.shared.store), key, &record.encode());
-        if put_back.and_then(|_| self.attach_all(record, attached)).is_ok() {
-            self.forget_remains(record.high);
-        } else {
+        let mut changes = attached.changes(record, true);
+        changes.push((Table::snapshot_key(record.dataset, record.high), Some(record.encode())));
+        self.forget_remains(record.high);
+        if self.change_tables(&changes).is_err() {
             let why = "snapshots were destroyed halfway; the last commit is intact";
             drop(self.shared.store.suspend(why.into()));
         }
@@ -265,6 +267,7 @@ impl Pool {
     /// When one does not exist, a new name cannot be, or is taken.
     pub fn rename_snapshots(&self, renames: &[(DatasetId, String, String)]) -> Result<()> {
         let _op = self.enter()?;
+        let _complete = self.destroying.lock();
         let mut snapshots = self.snapshots.lock();
         let (mut new, mut taken) = (Vec::new(), None);
         for (dataset, from, to) in renames {
@@ -292,17 +295,14 @@ impl Pool {
         };
         let mut done: Vec<SnapshotRecord> = Vec::new();
         for record in new {
-            let before = snapshots.taken.get_mut(&(record.dataset, record.high));
-            let before = before.map(|snapshot| std::mem::replace(&mut snapshot.record, record.clone()));
+            let before = snapshots.rename(record.clone());
             let renamed = put(&record);
             done.extend(before);
             if let Err(error) = renamed {
                 for record in done {
-                    // The leaves were just changed, and are in memory; that of the last is as it was.
+                    // No leaf became empty, so all are in memory; that of the last is as it was.
                     drop(put(&record));
-                    if let Some(snapshot) = snapshots.taken.get_mut(&(record.dataset, record.high)) {
-                        snapshot.record = record;
-                    }
+                    snapshots.rename(record);
                 }
                 return Err(error);
             }
@@ -335,6 +335,7 @@ impl Pool {
             self.commit()?;
             let _removing = self.removing();
             let _op = self.enter()?;
+            let _one_at_a_time = self.destroying.lock();
             let mut state = head.state.write();
             if state.tree.is_dirty() || state.changed {
                 // Somebody changed it since.
@@ -343,7 +344,7 @@ impl Pool {
             let (record, newer): (_, BTreeSet<_>) = {
                 let snapshots = self.snapshots.lock();
                 let record = snapshots.named(dataset, name)?.record.clone();
-                let newer = snapshots.of(dataset).map(|one| &one.record).filter(|one| one.high > record.high);
+                let newer = snapshots.after(dataset, record.high);
                 let newer = newer.map(|one| (dataset, one.name.clone())).collect();
                 (record, newer)
             };
@@ -463,16 +464,10 @@ impl Pool {
             deferred: false,
             name: name.to_owned(),
         };
-        let nodes = TableNodes(&self.shared.store);
-        let put = |key: Key, value: &[u8]| self.tables.lock().insert(&nodes, key, value);
-        // Where a later one fails the first has no effect: the head's own record is put over it.
-        put(Table::dataset_key(dataset), &head.encode())?;
-        self.attach_all(&record, &attached)?;
-        if let Err(error) = put(Table::snapshot_key(dataset, high), &record.encode()) {
-            // The leaves were just changed, and are in memory.
-            drop(self.detach_all(&record, &attached));
-            return Err(error);
-        }
+        let mut changes = attached.changes(&record, true);
+        changes.push((Table::dataset_key(dataset), Some(head.encode())));
+        changes.push((Table::snapshot_key(dataset, high), Some(record.encode())));
+        self.change_tables(&changes)?;
         state.record = head;
         state.changed = false;
         snapshots.insert(record, attached);
@@ -486,10 +481,9 @@ impl Pool {
         let mut snapshots = self.snapshots.lock();
         let Ok(Snapshot { record, attached, .. }) = snapshots.named(dataset, name) else { return };
         let high = record.high;
-        // The leaves were just changed, and are in memory.
-        drop(self.detach_all(record, attached));
-        let key = Table::snapshot_key(dataset, high);
-        if self.tables.lock().remove(&TableNodes(&self.shared.store), &key).is_ok() {
+        let mut changes = attached.changes(record, false);
+        changes.push((Table::snapshot_key(dataset, high), None));
+        if self.change_tables(&changes).is_ok() {
             snapshots.take((dataset, high));
             state.record.protected_below = snapshots.protected_below(dataset);
             state.changed = true;

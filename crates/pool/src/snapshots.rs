@@ -17,9 +17,10 @@
 
 use crate::attached::{Attached, Entry};
 use larder_format::tables::{RemainsRecord, SnapshotRecord};
-use larder_format::{BlockId, CommitId, Corrupt, DatasetId, Reason};
+use larder_format::{BlockId, CommitId, DatasetId};
 use larder_store::{PoolError, Result};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// A snapshot in memory.
@@ -51,6 +52,8 @@ impl Left {
 #[derive(Default)]
 pub(crate) struct Snapshots {
     pub(crate) taken: BTreeMap<(DatasetId, BlockId), Snapshot>,
+    /// Their high ids, by their names.
+    names: BTreeMap<(DatasetId, String), BlockId>,
     /// Those of them that are deferred.
     pub(crate) deferred: BTreeSet<(DatasetId, BlockId)>,
     /// Trees without a name, of which what nothing else has is being freed, by their high ids.
@@ -79,13 +82,39 @@ impl Snapshots {
 
     /// The one of a name.
     pub(crate) fn named(&self, dataset: DatasetId, name: &str) -> Result<&Snapshot> {
-        let found = self.of(dataset).find(|snapshot| snapshot.record.name == name);
+        let high = self.names.get(&(dataset, name.to_owned()));
+        let found = high.and_then(|high| self.taken.get(&(dataset, *high)));
         found.ok_or_else(|| PoolError::NotFound(format!("snapshot {name}")))
+    }
+
+    /// The newest of a dataset that is older than one of this high id.
+    pub(crate) fn before(&self, dataset: DatasetId, high: BlockId) -> Option<&SnapshotRecord> {
+        let older = (dataset, BlockId::new(0))..(dataset, high);
+        self.taken.range(older).next_back().map(|(_, snapshot)| &snapshot.record)
+    }
+
+    /// Those of a dataset that are newer than one of this high id, oldest first.
+    pub(crate) fn after(&self, dataset: DatasetId, high: BlockId) -> impl Iterator<Item = &SnapshotRecord> {
+        let newer = (Bound::Excluded((dataset, high)), Bound::Included((dataset, BlockId::new(u64::MAX))));
+        self.taken.range(newer).map(|(_, snapshot)| &snapshot.record)
+    }
+
+    /// One gets this record, which has another name; gives the record that it had.
+    pub(crate) fn rename(&mut self, record: SnapshotRecord) -> Option<SnapshotRecord> {
+        let snapshot = self.taken.get_mut(&(record.dataset, record.high))?;
+        self.names.remove(&(record.dataset, snapshot.record.name.clone()));
+        self.names.insert((record.dataset, record.name.clone()), record.high);
+        Some(std::mem::replace(&mut snapshot.record, record))
     }
 
     /// The right `protected_below` of the head.
     pub(crate) fn protected_below(&self, dataset: DatasetId) -> BlockId {
         self.of(dataset).next_back().map_or(BlockId::new(0), |newest| newest.record.high)
+    }
+
+    /// Whether no tree of a dataset but its head holds anything.
+    pub(crate) fn holds_nothing(&self, dataset: DatasetId) -> bool {
+        self.of(dataset).next().is_none() && self.remains.values().all(|one| one.record.dataset != dataset)
     }
 
     /// All that are to be taken.
@@ -115,33 +144,37 @@ impl Snapshots {
         if snapshot.record.deferred {
             self.deferred.insert(key);
         }
+        self.names.insert((key.0, snapshot.record.name.clone()), key.1);
         self.taken.insert(key, snapshot);
     }
 
     /// It goes.
     pub(crate) fn take(&mut self, key: (DatasetId, BlockId)) -> Option<Snapshot> {
         self.deferred.remove(&key);
-        self.taken.remove(&key)
+        let snapshot = self.taken.remove(&key)?;
+        self.names.remove(&(key.0, snapshot.record.name.clone()));
+        Some(snapshot)
     }
 
-    /// An entry that the tables have.
-    ///
-    /// # Errors
-    /// When there is no such snapshot, or it has another entry of this name.
-    pub(crate) fn adopt(
-        &mut self,
-        of: (DatasetId, BlockId),
-        number: u32,
-        entry: Entry,
-    ) -> Result<(), Corrupt> {
-        let bad = |reason| Corrupt::new("entry of a snapshot", reason);
-        let Some(snapshot) = self.taken.get_mut(&of) else { return Err(bad(Reason::Identity)) };
+    /// An entry that the tables have. One of no snapshot is passed over: nothing is lost with it.
+    pub(crate) fn adopt(&mut self, of: (DatasetId, BlockId), number: u32, entry: Entry) {
+        let Some(snapshot) = self.taken.get_mut(&of) else { return };
         let Attached { properties, holds } = &mut snapshot.attached;
-        let was_there = match entry {
-            Entry::Property(one) => properties.insert(one.name, (number, one.value)).is_some(),
-            Entry::Hold(one) => holds.insert(one.tag, (number, one.created)).is_some(),
-        };
-        if was_there { Err(bad(Reason::Order)) } else { Ok(()) }
+        match entry {
+            Entry::Property(one) => drop(properties.insert(one.name, (number, one.value))),
+            Entry::Hold(one) => drop(holds.insert(one.tag, (number, one.created))),
+        }
+    }
+
+    /// One is to go with its last hold, or is not.
+    pub(crate) fn set_deferred(&mut self, key: (DatasetId, BlockId), deferred: bool) {
+        if let Some(snapshot) = self.taken.get_mut(&key) {
+            snapshot.record.deferred = deferred;
+            match deferred {
+                true => self.deferred.insert(key),
+                false => self.deferred.remove(&key),
+            };
+        }
     }
 
     /// A snapshot that somebody saw.
@@ -149,14 +182,13 @@ impl Snapshots {
         self.taken.get(&(of.dataset, of.high)).ok_or_else(|| gone(of))
     }
 
-    /// The one of a name, to be changed.
-    pub(crate) fn change(&mut self, dataset: DatasetId, name: &str) -> Result<&mut Snapshot> {
-        let high = self.named(dataset, name)?.record.high;
-        Ok(self.taken.get_mut(&(dataset, high)).expect("it was just found"))
+    /// Holds and properties of one that is in the list, and stays there meanwhile.
+    pub(crate) fn attached(&mut self, key: (DatasetId, BlockId)) -> &mut Attached {
+        &mut self.taken.get_mut(&key).expect("it is in the list").attached
     }
 }
 
 /// It was destroyed meanwhile.
-pub(crate) fn gone(of: &SnapshotRecord) -> PoolError {
+fn gone(of: &SnapshotRecord) -> PoolError {
     PoolError::NotFound(format!("snapshot {}", of.name))
 }

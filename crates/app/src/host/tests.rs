@@ -703,7 +703,10 @@ fn held_snapshots_stay_until_they_are_released() {
     // Nothing destroys them.
     let error = bed.host.fs_destroy_snapshots(gone("tank/a@3,1", false)).unwrap_err();
     assert_eq!(error.message, "cannot destroy snapshot tank/a@1: dataset is busy");
-    assert!(error.hint.as_deref().is_some_and(|hint| hint.contains("is held by also")), "{error:?}");
+    assert!(
+        error.hint.as_deref().is_some_and(|hint| hint.contains("larder fs release 'also' tank/a@1")),
+        "{error:?}"
+    );
     let request = fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false, measure: false };
     assert_eq!(bed.host.fs_destroy(request).unwrap_err().kind, ErrorKind::Busy);
     let back = Rollback { name: "tank/a@1".into(), drop_newer: true };
@@ -713,7 +716,7 @@ fn held_snapshots_stay_until_they_are_released() {
 
     // With its last hold, one goes that was to.
     let deferred = DestroySnapshots { deferred: true, ..gone("tank/a@1,3", false) };
-    assert_eq!(bed.host.fs_destroy_snapshots(deferred).unwrap().destroyed, ["tank/a@1", "tank/a@3"]);
+    assert_eq!(bed.host.fs_destroy_snapshots(deferred).unwrap().destroyed, ["tank/a@3"]);
     let properties = ["userrefs", "defer_destroy"];
     let told = |name, count, deferred| format!("{name} userrefs={count} defer_destroy={deferred}");
     let left = bed.listed(&["tank/a"], Some(1), &properties);

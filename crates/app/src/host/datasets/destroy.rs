@@ -26,6 +26,7 @@ pub fn destroy(host: &Host, request: &Destroy) -> Result<Destroyed> {
         let mut mounts = live.mounts.lock();
         let going = going(&live, request)?;
         let told = told(&live, &going, request.measure)?;
+        snapshots::check_not_held(&live, going.iter().map(|(_, own)| own))?;
         let (mut shown, mut outcome) = (Vec::new(), Ok(()));
         for (dataset, _) in &going {
             match mounts.unmount_snapshots_of(dataset.id()) {

@@ -103,7 +103,8 @@ impl Looking<'_> {
             let is_named = named.as_mut().is_some_and(|named| named.remove(record.name.as_str()));
             let name = format!("{full}@{}", record.name);
             if all || (is_named && request.names_snapshot(&name)) {
-                let own = self.live.pool.snapshot_properties(record)?;
+                // Nothing is told of one that was destroyed meanwhile.
+                let Ok(own) = self.live.pool.snapshot_properties(record) else { continue };
                 let value = |property: &String| self.of_snapshot(dataset, record, &own, &name, property);
                 let properties = names(&own).iter().filter_map(value).collect();
                 items.push(Item { name, kind: ItemKind::Snapshot, properties });

@@ -3,7 +3,7 @@
 use super::super::Host;
 use super::super::error::NOTHING_CHANGED;
 use super::super::live::Live;
-use super::snapshots::{Going, end};
+use super::snapshots::end_deferred;
 use super::{family, found};
 use crate::api::name::{check_snapshot, pool_of};
 use crate::api::snapshots::{Held, Hold, Holds, Release, Tag};
@@ -43,12 +43,11 @@ fn meant(live: &Live, names: &[String], recursive: bool) -> Result<Vec<Meant>> {
         let top = found(live, dataset)?;
         let datasets = if recursive { family(live, top.id()) } else { vec![Arc::clone(&top)] };
         for dataset in datasets {
-            let record = live.pool.snapshots(dataset.id()).into_iter().find(|record| record.name == own);
-            match record {
-                Some(record) if all.iter().all(|one| one.record.high != record.high) => {
+            match live.pool.snapshot_named(dataset.id(), own) {
+                Ok(record) if all.iter().all(|one| one.record.high != record.high) => {
                     all.push(Meant { full: format!("{}@{own}", live.pool.full_name(dataset.id())), record });
                 }
-                None if dataset.id() == top.id() => return Err(ApiError::no_such_dataset(name)),
+                Err(_) if dataset.id() == top.id() => return Err(ApiError::no_such_dataset(name)),
                 _ => {}
             }
         }
@@ -111,14 +110,7 @@ pub fn release(host: &Host, request: &Release) -> Result<Done> {
     let doing = format!("cannot release hold from snapshot '{}'", request.names[0]);
     let doing = |error: ApiError| error.within(&doing).of_pool(pool_of(&request.names[0]));
     live.pool.release_snapshots(&own, &request.tag).map_err(|error| doing(error.into()))?;
-    for record in live.pool.deferred() {
-        let going = Going { dataset: record.dataset, records: vec![record] };
-        match end(&live, &mut mounts, [&going]) {
-            // It goes when that is over.
-            Err(error) if error.kind != ErrorKind::Busy => return Err(doing(error)),
-            _ => {}
-        }
-    }
+    end_deferred(&live, &mut mounts).map_err(doing)?;
     live.pool.commit().map_err(|error| doing(error.into()))?;
     Ok(Done {})
 }
@@ -128,7 +120,8 @@ pub fn holds(host: &Host, request: &Holds) -> Result<Held> {
     let live = live_of(host, &request.names)?;
     let mut holds = Vec::new();
     for one in meant(&live, &request.names, request.recursive)? {
-        for (tag, created) in live.pool.snapshot_holds(&one.record)? {
+        // One that was destroyed meanwhile has none.
+        for (tag, created) in live.pool.snapshot_holds(&one.record).unwrap_or_default() {
             holds.push(Tag { name: one.full.clone(), tag, created: created.secs });
         }
     }

@@ -65,8 +65,7 @@ fn snapshot(live: &Live, full: &str) -> Result<SnapshotRecord> {
     let (dataset, name) = check_snapshot(full)?;
     let missing = || ApiError::no_such_dataset(full);
     let dataset = found(live, dataset).map_err(|_| missing())?;
-    let mut all = live.pool.snapshots(dataset.id()).into_iter();
-    all.find(|record| record.name == name).ok_or_else(missing)
+    live.pool.snapshot_named(dataset.id(), name).map_err(|_| missing())
 }
 
 /// The pool, and the snapshot that is mounted at a path.

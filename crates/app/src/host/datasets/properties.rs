@@ -46,8 +46,8 @@ fn of_snapshots(host: &Host, names: &[String], changes: &[(&str, Option<&str>)])
     let _mounts = live.mounts.lock();
     let record = |name: &String| {
         let (dataset, own) = check_snapshot(name)?;
-        let records = live.pool.snapshots(found(&live, dataset)?.id()).into_iter();
-        records.into_iter().find(|record| record.name == own).ok_or_else(|| ApiError::no_such_dataset(name))
+        let record = live.pool.snapshot_named(found(&live, dataset)?.id(), own);
+        record.map_err(|_| ApiError::no_such_dataset(name))
     };
     let records = names.iter().map(record).collect::<Result<Vec<_>>>()?;
     let mut before = Vec::new();

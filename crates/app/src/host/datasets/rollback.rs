@@ -2,7 +2,7 @@
 
 use super::super::Host;
 use super::super::error::NOTHING_CHANGED;
-use super::snapshots::{Going, kept, let_go};
+use super::snapshots::{Going, check_not_held, kept, let_go};
 use super::{found, hidden};
 use crate::api::name::{check_snapshot, pool_of};
 use crate::api::snapshots::{Rollback, RolledBack};
@@ -32,6 +32,7 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
     if destroyed.is_empty() && live.pool.is_at_snapshot(dataset.id(), name)? {
         return Ok(RolledBack { destroyed });
     }
+    check_not_held(&live, [&newer]).map_err(|error| error.within(&doing))?;
     let mut roll = || {
         let shown = mounts.unmount_snapshots_of(dataset.id())?;
         let outcome = hidden(&live, &mut mounts, dataset.id(), |mounts| {

@@ -83,9 +83,7 @@ pub fn snapshot(host: &Host, request: &Snapshot) -> Result<Taken> {
 
 /// Some of the names are taken: a line for each.
 fn taken(live: &Live, wanted: &[(DatasetId, String)], names: &[String]) -> ApiError {
-    let is_taken = |(dataset, own): &(DatasetId, String)| {
-        live.pool.snapshots(*dataset).iter().any(|record| record.name == *own)
-    };
+    let is_taken = |(dataset, own): &(DatasetId, String)| live.pool.snapshot_named(*dataset, own).is_ok();
     let both = || wanted.iter().zip(names);
     let mut taken: Vec<_> = both().filter(|(one, _)| is_taken(one)).map(|(_, name)| name).collect();
     if taken.is_empty() {
@@ -107,10 +105,17 @@ pub fn destroy(host: &Host, request: &DestroySnapshots) -> Result<Destroyed> {
     // Names and mounts change under this lock alone.
     let mut mounts = live.mounts.lock();
     let mut going = asked(&live, request)?;
-    let told = told(&live, &going, request.measure)?;
     let held = if request.deferred { take_held(&live, &mut going)? } else { Vec::new() };
-    end(&live, &mut mounts, &going)?;
-    live.pool.defer_destroy(&held)?;
+    let told = told(&live, &going, request.measure)?;
+    let mut destroy = || {
+        live.pool.set_deferred(&held, true)?;
+        end(&live, &mut mounts, &going).or_else(|error| {
+            live.pool.set_deferred(&held, false)?;
+            Err(error)
+        })?;
+        end_deferred(&live, &mut mounts)
+    };
+    destroy()?;
     let committed = live.pool.commit();
     committed.map_err(|error| {
         ApiError::from(error).within(format!("cannot destroy '{}'", request.name)).of_pool(pool_of(dataset))
@@ -174,18 +179,41 @@ pub fn line(name: &str) -> String {
     format!("cannot destroy snapshot {name}: dataset is busy")
 }
 
-/// One of these is kept, and `text` says which and why.
-pub fn kept(names: &[String], text: &str) -> ApiError {
-    // A name may begin as another does.
-    let one = names.iter().filter(|name| text.contains(*name)).max_by_key(|name| name.len());
-    let lines = one.map_or_else(|| names.iter().map(|name| line(name)).collect(), |name| vec![line(name)]);
-    let error = busy(&lines);
-    match one {
-        Some(name) if text.contains(" is held by ") => error.hint(format!(
-            "{text}; larder fs release TAG {name} lets go of it, and larder fs destroy -d destroys it then"
-        )),
-        _ => error.hint("it is being read; try again when that is over"),
+/// Destroys those that were to go with their last hold, which is gone. One that somebody uses goes another time.
+pub fn end_deferred(live: &Live, mounts: &mut Mounts) -> Result<()> {
+    for record in live.pool.deferred() {
+        let going = Going { dataset: record.dataset, records: vec![record] };
+        match end(live, mounts, [&going]) {
+            Err(error) if error.kind != ErrorKind::Busy => return Err(error),
+            _ => {}
+        }
     }
+    Ok(())
+}
+
+/// Refuses when somebody holds one of these: a line for each. To be asked before anything is taken away for them.
+pub fn check_not_held<'a>(live: &Live, going: impl IntoIterator<Item = &'a Going>) -> Result<()> {
+    let mut held = Vec::new();
+    for one in going {
+        for (record, name) in one.records.iter().zip(one.full_names(live)) {
+            if let Some(tag) = live.pool.snapshot_holds(record)?.into_keys().next() {
+                held.push((name, tag));
+            }
+        }
+    }
+    let Some((name, tag)) = held.first() else { return Ok(()) };
+    let hint = format!(
+        "{name} is held: larder fs release '{tag}' {name} lets go of it; larder fs destroy -d destroys it with its last hold"
+    );
+    let lines: Vec<_> = held.iter().map(|(name, _)| line(name)).collect();
+    Err(busy(&lines).hint(hint))
+}
+
+/// One of these is kept, and `text` says which.
+pub fn kept(names: &[String], text: &str) -> ApiError {
+    let one = names.iter().find(|name| text.starts_with(&format!("snapshot {name} is ")));
+    let lines = one.map_or_else(|| names.iter().map(|name| line(name)).collect(), |name| vec![line(name)]);
+    busy(&lines).hint("it is being read; try again when that is over")
 }
 
 /// Has the mount let go of snapshots that are to be destroyed.
@@ -218,6 +246,7 @@ pub fn end<'a>(live: &Live, mounts: &mut Mounts, going: impl IntoIterator<Item =
     if going.is_empty() {
         return Ok(());
     }
+    check_not_held(live, going.iter().copied())?;
     let_go(live, mounts, going.iter().copied())?;
     let each = going.iter().flat_map(|one| one.names().into_iter().map(|name| (one.dataset, name)));
     let each: Vec<_> = each.collect();
@@ -244,9 +273,7 @@ pub fn rename(host: &Host, request: &RenameSnapshot) -> Result<Done> {
     // Names change under this lock alone.
     let mounts = live.mounts.lock();
     let top = found(&live, dataset)?;
-    let has = |dataset: DatasetId, name: &str| {
-        live.pool.snapshots(dataset).iter().any(|record| record.name == name)
-    };
+    let has = |dataset: DatasetId, name: &str| live.pool.snapshot_named(dataset, name).is_ok();
     if !has(top.id(), from) {
         return Err(ApiError::no_such_dataset(&request.from));
     }
