@@ -1,5 +1,6 @@
 //! The verbs of datasets: names, properties, mounts. Each change is committed before it is told as done.
 
+mod clones;
 mod create;
 mod destroy;
 mod get;
@@ -10,15 +11,16 @@ mod rename;
 mod rollback;
 mod snapshots;
 
+pub use clones::{clone_snapshot, promote};
 pub use create::create;
-pub use destroy::destroy;
+pub use destroy::{destroy, destroy_snapshots};
 pub use get::get;
 pub use holds::{hold, holds, release};
 pub use mounting::{mount, unmount};
 pub use properties::{inherit, set};
 pub use rename::rename;
 pub use rollback::rollback;
-pub use snapshots::{destroy as destroy_snapshots, rename as rename_snapshot, snapshot};
+pub use snapshots::{rename as rename_snapshot, snapshot};
 
 use super::live::Live;
 use super::mounts::{Mounts, Target, can_mount, target};
