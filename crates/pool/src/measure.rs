@@ -85,8 +85,7 @@ impl Pool {
             let snapshots = self.snapshots.lock();
             let of = of.map(|name| snapshots.named(dataset, name).map(|one| &one.record)).transpose()?;
             let high = of.map_or(BlockId::new(u64::MAX), |of| of.high);
-            let before = snapshots.visible(dataset).rev().find(|one| one.high < high);
-            let before = before.or_else(|| snapshots.origin(dataset));
+            let before = snapshots.visible_before(dataset, high).or_else(|| snapshots.origin(dataset));
             let since =
                 since.map(|name| snapshots.named(dataset, name).map(|one| &one.record)).transpose()?;
             let since = since.or(before).map(|since| (since.high, since.root));

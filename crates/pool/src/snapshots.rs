@@ -113,6 +113,12 @@ impl Snapshots {
         self.taken.range(older).next_back().map(|(_, snapshot)| &snapshot.record)
     }
 
+    /// The same of those that have a name.
+    pub(crate) fn visible_before(&self, dataset: DatasetId, high: BlockId) -> Option<&SnapshotRecord> {
+        let older = self.taken.range((dataset, BlockId::new(0))..(dataset, high)).rev();
+        older.map(|(_, snapshot)| &snapshot.record).find(|record| !record.hidden)
+    }
+
     /// Those of a dataset that are newer than one of this high id, oldest first.
     pub(crate) fn after(&self, dataset: DatasetId, high: BlockId) -> impl Iterator<Item = &SnapshotRecord> {
         let newer = (Bound::Excluded((dataset, high)), Bound::Included((dataset, BlockId::new(u64::MAX))));
