@@ -4,8 +4,9 @@
 //! real one. Methods block; the daemon calls them from threads that may.
 
 use crate::api::dedup::RebuildIndex;
+use crate::api::diff::{Diff, Line};
 use crate::api::events::{Command, EventLists, Events, Histories, History};
-use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
+use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents, FileVersions, Versions};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::name::pool_of;
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
@@ -81,6 +82,8 @@ pub trait Engine: Send + Sync {
     fn fs_rollback(&self, request: Rollback) -> Result<RolledBack>;
     /// Renames snapshots; all of them or none.
     fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done>;
+    /// Tells what differs between snapshots, line by line, until `emit` gives false.
+    fn fs_diff(&self, request: Diff, emit: &mut dyn FnMut(Line) -> bool) -> Result<()>;
     /// Places a hold on snapshots; on all of them or none.
     fn fs_hold(&self, request: Hold) -> Result<Done>;
     /// Lets go of a hold on snapshots; of all of them or none.
@@ -99,6 +102,8 @@ pub trait Engine: Send + Sync {
     fn fs_unmount(&self, request: fs::Unmount) -> Result<fs::Mounted>;
     /// A part of a file's extents.
     fn file_extents(&self, request: Extents) -> Result<FileExtents>;
+    /// The versions of a file over the snapshots of its dataset.
+    fn file_versions(&self, request: Versions) -> Result<FileVersions>;
     /// Copies a part of a file over another by reference.
     fn file_clone(&self, request: CloneFile) -> Result<Cloned>;
     /// The names of the imported pools.
@@ -248,5 +253,6 @@ verbs! {
     fs::Mount, fs_mount, "/v1/fs/mount" => fs::Mounted;
     fs::Unmount, fs_unmount, "/v1/fs/unmount" => fs::Mounted;
     Extents, file_extents, "/v1/file/extents" => FileExtents;
+    Versions, file_versions, "/v1/file/versions" => FileVersions;
     CloneFile, file_clone, "/v1/file/clone" => Cloned;
 }

@@ -1,8 +1,9 @@
 //! An engine that only remembers: for tests of what is above engines.
 
 use crate::api::dedup::RebuildIndex;
+use crate::api::diff::{Change, Diff, Kind, Line};
 use crate::api::events::{Command, EventLists, Events, Histories, History, PoolHistory};
-use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
+use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents, FileVersions, Versions};
 use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pool::{PoolStatus, State, Vdev};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
@@ -270,6 +271,29 @@ impl Engine for MemoryEngine {
         self.known(&request.name).map(|()| RolledBack { destroyed: vec![] })
     }
 
+    /// A snapshot of `n` files differs from the live ones in these; that of the name `bad` cannot be read to its end.
+    fn fs_diff(&self, request: Diff, emit: &mut dyn FnMut(Line) -> bool) -> Result<()> {
+        self.known(&request.from)?;
+        emit(Line::Began(Some("/mnt".into())));
+        for inode in 0..20_000 {
+            let change = Change {
+                kind: Kind::Added,
+                file: 'F',
+                inode,
+                old: None,
+                new: Some(format!("/{inode}").into_bytes().into()),
+                links: 0,
+                ctime: (0, 0),
+                lost_names: vec![],
+                new_names: vec![],
+            };
+            if !emit(Line::Change(change)) {
+                return Ok(());
+            }
+        }
+        if request.from.ends_with("@bad") { Self::unsupported("end") } else { Ok(()) }
+    }
+
     fn fs_hold(&self, request: Hold) -> Result<Done> {
         request.names.iter().try_for_each(|name| self.known(name))?;
         let mut holds = self.holds.lock();
@@ -347,6 +371,10 @@ impl Engine for MemoryEngine {
     }
 
     fn file_extents(&self, _: Extents) -> Result<FileExtents> {
+        Self::unsupported("files")
+    }
+
+    fn file_versions(&self, _: Versions) -> Result<FileVersions> {
         Self::unsupported("files")
     }
 

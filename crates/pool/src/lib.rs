@@ -34,6 +34,7 @@ mod import;
 mod intent;
 mod intent_log;
 pub mod ledger;
+mod momentary;
 mod op;
 pub mod open;
 mod pin;
@@ -69,6 +70,7 @@ pub use larder_store::{
     Watch, Whereabouts, World, cache, codec, member, members, note_panics, parity, segments, space, stripe,
 };
 pub use ledger::Lost;
+pub use momentary::{Momentary, is_momentary};
 pub use op::Op;
 pub use open::Importable;
 pub use pool::{CommitTurn, FrontEnd, OnlyUpkeep, Pool};

@@ -86,7 +86,7 @@ impl Looking<'_> {
         if !all && named.is_none() {
             return Ok(());
         }
-        let records = self.live.pool.snapshots(dataset.id());
+        let records = self.live.pool.shown_snapshots(dataset.id());
         let inherited =
             if request.properties.is_empty() { self.user_properties(dataset) } else { BTreeSet::new() };
         let names = |own: &BTreeMap<String, String>| -> Vec<String> {
@@ -132,7 +132,7 @@ impl Looking<'_> {
     fn held(&self, dataset: DatasetId) -> Option<u64> {
         let known = self.held.borrow().get(&dataset).copied();
         known.unwrap_or_else(|| {
-            let records = self.live.pool.snapshots(dataset).into_iter();
+            let records = self.live.pool.shown_snapshots(dataset).into_iter();
             let names: Vec<_> = records.map(|record| record.name).collect();
             let held = match names.is_empty() {
                 true => Some(0),
