@@ -84,6 +84,14 @@ same "it is" "$BED/out/first" "$W/back"
 check "on another file system" fails "is not on a mount of larder" "$LARDER" restore "$F@a" "$BED/out/back"
 check "leaves nothing there" test -z "$(ls -A "$BED/out" | grep -F restore)"
 
+# Space.
+check "space" "$LARDER" fs space tank/work
+check "of each" test "$("$LARDER" fs space -Hp tank/work | wc -l)" = "$(ls "$SNAPS" | wc -l)"
+check "all of them" test "$("$LARDER" fs space -Hp tank/work | tail -1 | cut -f 5)" = \
+    "$("$LARDER" fs destroy -nvp tank/work@% | sed -n 's/^reclaim\t//p')"
+check "a command" says "larder fs destroy tank/work@%" "$LARDER" fs space --free 1M tank/work
+check "that is not there" fails "all of them hold" "$LARDER" fs space --free 1T tank/work
+
 # Folders.
 mkdir -p "$W/tree/deep/er" && mkfifo "$W/tree/pipe" && ln -s ../tree "$W/tree/link" && echo x >"$W/tree/deep/x"
 ln "$W/tree/deep/x" "$W/tree/twin" && chmod 711 "$W/tree/deep" && chown -h 3:4 "$W/tree/link" && truncate -s 9M "$W/tree/sparse"

@@ -11,7 +11,8 @@ use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::name::pool_of;
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::snapshots::{
-    DestroySnapshots, Held, Hold, Holds, Release, RenameSnapshot, Rollback, RolledBack, Snapshot, Taken,
+    DestroySnapshots, Held, Hold, Holds, Release, RenameSnapshot, Rollback, RolledBack, Snapshot, Space,
+    Spaces, Taken,
 };
 use crate::api::trace::Trace;
 use crate::api::{Done, Items, Result, fs, pool};
@@ -82,6 +83,8 @@ pub trait Engine: Send + Sync {
     fn fs_rollback(&self, request: Rollback) -> Result<RolledBack>;
     /// Renames snapshots; all of them or none.
     fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done>;
+    /// How much space snapshots hold.
+    fn fs_space(&self, request: Space) -> Result<Spaces>;
     /// Tells what differs between snapshots, line by line, until `emit` gives false.
     fn fs_diff(&self, request: Diff, emit: &mut dyn FnMut(Line) -> bool) -> Result<()>;
     /// Places a hold on snapshots; on all of them or none.
@@ -247,6 +250,7 @@ verbs! {
     Hold, fs_hold, "/v1/fs/hold" changes(names) => Done, checked;
     Release, fs_release, "/v1/fs/release" changes(names) => Done, checked;
     Holds, fs_holds, "/v1/fs/holds" => Held, checked;
+    Space, fs_space, "/v1/fs/space" => Spaces, checked;
     fs::Get, fs_get, "/v1/fs/get" => Items;
     fs::Set, fs_set, "/v1/fs/set" changes(names) => Done, checked;
     fs::Inherit, fs_inherit, "/v1/fs/inherit" changes(names) => Done, checked;

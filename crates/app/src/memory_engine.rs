@@ -8,8 +8,8 @@ use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pool::{PoolStatus, State, Vdev};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::snapshots::{
-    DestroySnapshots, Held, Hold, Holds, Release, RenameSnapshot, Rollback, RolledBack, Snapshot, Tag, Taken,
-    chosen, spans,
+    DestroySnapshots, Held, Hold, Holds, Release, RenameSnapshot, Rollback, RolledBack, Snapshot, Space,
+    Spaces, Tag, Taken, chosen, spans,
 };
 use crate::api::trace::Trace;
 use crate::api::{
@@ -271,7 +271,11 @@ impl Engine for MemoryEngine {
         self.known(&request.name).map(|()| RolledBack { destroyed: vec![] })
     }
 
-    /// A snapshot of `n` files differs from the live ones in these; that of the name `bad` cannot be read to its end.
+    fn fs_space(&self, _: Space) -> Result<Spaces> {
+        Self::unsupported("space")
+    }
+
+    /// Many files are new; of a snapshot called `bad` not all can be told.
     fn fs_diff(&self, request: Diff, emit: &mut dyn FnMut(Line) -> bool) -> Result<()> {
         self.known(&request.from)?;
         emit(Line::Began(Some("/mnt".into())));

@@ -204,12 +204,12 @@ impl<'a> Diff<'a> {
     /// The inode on both sides, when there is something to tell of it; or why and where it cannot be read.
     fn pair(&self, touched: &Touched) -> std::result::Result<Option<Pair>, (bool, String)> {
         let (old, new) = match &touched.values {
-            Some((old, new)) => (old.clone(), new.clone()),
+            Some(both) => *both,
             None => {
                 let value = self.of.1.get(&inode_key(InodeId::new(touched.id)));
                 let value = value.map_err(|error| (false, error.to_string()))?;
                 let both = value.map(|value| Inode::decode(&value)).transpose();
-                (both.clone(), both)
+                (both, both)
             }
         };
         let named = |found: Found, is_old: bool| match found {

@@ -2,7 +2,7 @@
 
 use super::{
     Session, fs_create, fs_destroy, fs_diff, fs_hold, fs_list, fs_mount, fs_properties, fs_rename,
-    fs_rollback, fs_snapshot,
+    fs_rollback, fs_snapshot, fs_space,
 };
 use crate::api::Result;
 use clap::Subcommand;
@@ -21,6 +21,8 @@ pub enum Verb {
     Rollback(fs_rollback::Args),
     /// Tells which files and folders differ between a snapshot and a later one, or what there is now
     Diff(fs_diff::Args),
+    /// Tells how much space the snapshots of a dataset hold, alone and together
+    Space(fs_space::Args),
     /// Places a hold on snapshots: while there is one, they cannot be destroyed
     #[command(after_help = "Example: larder fs hold -r offsite-backup tank@monday")]
     Hold(fs_hold::Change),
@@ -57,6 +59,7 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
         Verb::Destroy(args) => fs_destroy::run(args, session),
         Verb::Snapshot(args) => fs_snapshot::run(args, session),
         Verb::Rollback(args) => fs_rollback::run(args, session),
+        Verb::Space(args) => fs_space::run(args, session),
         Verb::Diff(args) => fs_diff::run(args, session),
         Verb::Hold(args) => fs_hold::hold(args, session),
         Verb::Release(args) => fs_hold::release(args, session),

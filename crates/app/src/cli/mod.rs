@@ -20,6 +20,7 @@ mod fs_properties;
 mod fs_rename;
 mod fs_rollback;
 mod fs_snapshot;
+mod fs_space;
 mod items;
 mod out;
 mod personalities;
@@ -347,6 +348,8 @@ mod tests {
             "zfs diff -FHth tank/a@x tank/a@y",
             "zfs diff tank/a@x",
             "larder fs diff -j tank/a@x @y",
+            "larder fs space -Hp tank/a",
+            "larder fs space --free 50G tank/a",
             "zfs snapshot -r tank@autosnap_2026-11-23_17:59:01_daily",
             "zfs snap -o com.sun:auto-snapshot-desc=- tank@a tank/b@a",
             "zfs rollback -r tank/a@x",

@@ -45,7 +45,8 @@ use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents, FileVersions,
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::snapshots::{
-    DestroySnapshots, Held, Hold, Holds, Release, RenameSnapshot, Rollback, RolledBack, Snapshot, Taken,
+    DestroySnapshots, Held, Hold, Holds, Release, RenameSnapshot, Rollback, RolledBack, Snapshot, Space,
+    Spaces, Taken,
 };
 use crate::api::trace::Trace;
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, pool};
@@ -264,6 +265,9 @@ impl Engine for Host {
     }
     fn fs_rollback(&self, request: Rollback) -> Result<RolledBack> {
         datasets::rollback(self, &request)
+    }
+    fn fs_space(&self, request: Space) -> Result<Spaces> {
+        datasets::space(self, &request)
     }
     fn fs_diff(&self, request: Diff, emit: &mut dyn FnMut(Line) -> bool) -> Result<()> {
         self.diff(&request, emit)

@@ -124,3 +124,25 @@ fn a_snapshot_in_which_the_way_is_lost_is_named() {
     assert_eq!(found.unreadable.len(), 1);
     assert!(found.unreadable[0].0 == "a" && matches!(found.unreadable[0].1, FsError::Damaged(_)));
 }
+
+#[test]
+fn snapshots_hold_together_what_each_holds_beyond_those_before_it() {
+    let bed = Bed::new(&[("recordsize", "4096"), ("compression", "off")]);
+    let file = bed.file(ROOT, "file");
+    let names = ["a", "b", "c", "d", "e"];
+    for (turn, name) in names.iter().enumerate() {
+        bed.write(file, 0, &[turn as u8; 40_000]);
+        bed.write(bed.file(ROOT, name), 0, &vec![1; 9000 * turn]);
+        snapshots(&bed, &[name]);
+        if turn > 1 {
+            bed.mount.unlink(ROOT, names[turn - 2].as_bytes()).unwrap();
+        }
+    }
+    bed.pool.commit().unwrap();
+    let (mut sum, all) = (0, names.map(str::to_owned));
+    for end in 0..all.len() {
+        sum += bed.pool.space_beyond_older(ROOT_DATASET, &all[end]).unwrap();
+        assert_eq!(sum, bed.pool.snapshot_space(ROOT_DATASET, &all[..=end]).unwrap(), "{end}");
+    }
+    assert!(sum > 3 * 40_000, "{sum}");
+}

@@ -9,6 +9,7 @@ mod properties;
 mod rename;
 mod rollback;
 mod snapshots;
+mod space;
 
 pub use create::create;
 pub use destroy::destroy;
@@ -19,6 +20,7 @@ pub use properties::{inherit, set};
 pub use rename::rename;
 pub use rollback::rollback;
 pub use snapshots::{destroy as destroy_snapshots, rename as rename_snapshot, snapshot};
+pub use space::space;
 
 use super::live::Live;
 use super::mounts::{Mounts, Target, can_mount, target};

@@ -41,6 +41,12 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
             mounts.wait_until_gone(dataset.id())?;
             let rolled = live.pool.rollback(dataset.id(), name, request.drop_newer);
             rolled.map_err(|error| match error {
+                // One that nobody is shown.
+                PoolError::Busy(_) if destroyed.is_empty() => {
+                    ApiError::new(ErrorKind::Busy, "somebody compares a snapshot with it")
+                        .safe(NOTHING_CHANGED)
+                        .hint("try again when larder fs diff is over")
+                }
                 PoolError::Busy(text) => kept(&destroyed, &text),
                 error => error.into(),
             })
