@@ -83,7 +83,7 @@ pub trait Engine: Send + Sync {
     fn fs_rollback(&self, request: Rollback) -> Result<RolledBack>;
     /// Renames snapshots; all of them or none.
     fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done>;
-    /// How much space snapshots hold.
+    /// Space that snapshots hold.
     fn fs_space(&self, request: Space) -> Result<Spaces>;
     /// Tells what differs between snapshots, line by line, until `emit` gives false.
     fn fs_diff(&self, request: Diff, emit: &mut dyn FnMut(Line) -> bool) -> Result<()>;

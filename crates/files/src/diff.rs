@@ -147,6 +147,7 @@ impl<'a> Diff<'a> {
                 // The last one may not be whole.
                 let last = self.touched.pop();
                 self.tell_touched(emit);
+                self.give_up_linked(emit);
                 let behind = last.map_or_else(String::new, |last| format!(" behind inode {}", last.id));
                 Err(match FsError::from(error) {
                     FsError::Damaged(why) => {
@@ -233,14 +234,27 @@ impl<'a> Diff<'a> {
         if self.linked.is_empty() {
             return Ok(false);
         }
+        let mut links = match self.links(&self.linked) {
+            Ok(links) => links,
+            Err(error) => {
+                self.give_up_linked(emit);
+                return Err(error);
+            }
+        };
         let linked = std::mem::take(&mut self.linked);
-        let mut links = self.links(&linked)?;
         let (mut old, mut new) = self.paths(linked.iter().map(|(id, pair)| (*id, pair)));
         for (id, pair) in linked {
             let paths = (old.remove(&id), new.remove(&id));
             emit(self.told(id, &pair, paths, links.remove(&id).unwrap_or_default()));
         }
         Ok(false)
+    }
+
+    /// Tells that files with several names changed, the names of which cannot all be found.
+    fn give_up_linked(&mut self, emit: &mut dyn FnMut(DiffItem)) {
+        for id in std::mem::take(&mut self.linked).into_keys() {
+            emit(self.unknown(id, false, "it changed; its names may be in what cannot be read".to_owned()));
+        }
     }
 
     /// Places that these files lost and got.
@@ -292,7 +306,7 @@ impl<'a> Diff<'a> {
         // A name that it lost, or got, says more than one that it keeps.
         let is_moved = links == 0 && !lost_names.is_empty() && !new_names.is_empty();
         let chosen = |path: Option<Path>, names: &[Vec<u8>]| match names.first() {
-            Some(name) if is_moved => Ok(Some(name.clone())),
+            Some(name) if is_moved || matches!(path, Some(Err(_))) => Ok(Some(name.clone())),
             _ => path.transpose(),
         };
         let (old, new) = match (chosen(old, &lost_names), chosen(new, &new_names)) {
@@ -322,7 +336,7 @@ impl Pair {
     }
 }
 
-/// What of an inode anybody sees change, apart from its path: not its last access, nor how it is stored.
+/// The part of an inode whose change anybody sees, apart from its path: not its last access, nor how it is stored.
 fn visible(inode: &Inode) -> Inode {
     let never = Timestamp { secs: 0, nanos: 0 };
     Inode { atime: never, flags: 0, record_size: 0, stored: 0, data: 0, ..*inode }

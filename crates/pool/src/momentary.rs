@@ -1,7 +1,7 @@
 //! Snapshots of a moment: for whoever has to look at a dataset as it is now, and goes on looking while it changes.
 //!
-//! Each is a snapshot with a name that nobody can give, nor is shown. It goes with whoever looks. *Crash:* it stays, and
-//! goes with the next import, or the next look.
+//! Each is a snapshot with a name that nobody can give, nor is shown. It goes with whoever looks. *Crash:* it stays,
+//! and goes with the next import, or the next look.
 
 use crate::pool::Pool;
 use crate::snapshot::SnapshotView;

@@ -6,7 +6,7 @@ use crate::api::snapshots::{SnapshotSpace, Space, Spaces};
 use crate::api::{ApiError, Result};
 use larder_pool::PoolError;
 
-/// How much space the snapshots of a dataset hold, each alone and with all older ones.
+/// Measures the space that the snapshots of a dataset hold, each alone and with all older ones.
 pub fn space(host: &Host, request: &Space) -> Result<Spaces> {
     let full = &request.name;
     let (live, dataset) = host.dataset(full)?;
