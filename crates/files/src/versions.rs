@@ -53,7 +53,8 @@ impl Mount {
     ///
     /// # Errors
     /// [`FsError::IsDirectory`] when it is a folder, or the root of a dataset; [`FsError::Invalid`] when it is in a
-    /// snapshot itself; [`FsError::NotFound`] when the folder was removed; when something of the live tree cannot be read.
+    /// snapshot itself; [`FsError::NotFound`] when the folder was removed; when something of the live tree cannot be
+    /// read.
     pub fn versions(&self, folder: NodeId, names: &[Vec<u8>], folders: bool) -> Result<FileVersions> {
         let (volume, top) = self.at(folder)?;
         if volume.dataset().is_snapshot() {
