@@ -154,6 +154,37 @@ mounted
 same "contents are as rolled back" "$BED/out/sums" <(sums "$W")
 echo again >"$W/again"
 
+# Differences, as zfs tells them.
+mkdir -p "$W/d/sub" && for name in gone kept linked "old name" read sub/inner; do echo 1 >"$W/d/$name"; done
+zfs snapshot tank/work@d1
+echo 2 >>"$W/d/kept" && rm "$W/d/gone" && mv "$W/d/old name" "$W/d/näme" && ln "$W/d/linked" "$W/d/twin"
+cat "$W/d/read" >"$W/d/new" && mkfifo "$W/d/pipe" && mv "$W/d/sub" "$W/d/moved" && chmod 700 "$W/tree"
+expected() {
+    printf '%s\n' "+ F $W/d/new" "+ | $W/d/pipe" "- F $W/d/gone" "M / $W/d/" "M / $W/tree" "M F $W/d/kept" \
+        "M F $W/d/linked (+1)" "R / $W/d/sub -> $W/d/moved" "R F $W/d/old\\0040name -> $W/d/n\\0303\\0244me" |
+        sed "s|$W/d/$|$W/d|" | LC_ALL=C sort
+}
+told() { "$@" | tr '\t' ' ' | LC_ALL=C sort; }
+same "diff to what is now" <(expected) <(told zfs diff -F tank/work@d1)
+zfs snapshot tank/work@d2
+same "diff of two snapshots" <(expected) <(told "$LARDER" fs diff -F tank/work@d1 @d2)
+echo 3 >>"$W/d/kept"
+same "which stays as it is" <(expected) <(told zfs diff -F tank/work@d1 tank/work@d2)
+same "for scripts" <(printf 'R\t%s\t%s\n' "$W/d/old name" "$W/d/näme") \
+    <(zfs diff -Hh tank/work@d1 tank/work@d2 | grep -F 'old name')
+check "with times" grep -qE "^$(stat -c %Z "$W/d/new")\.[0-9]{9}	\+	$W/d/new\$" <(zfs diff -t tank/work@d1 tank/work@d2)
+check "as JSON" grep -qF '"new_names":["'"$W/d/twin"'"]' <("$LARDER" fs diff -j tank/work@d1 tank/work@d2)
+check "the other way round" fails "Not an earlier snapshot from the same fs" zfs diff tank/work@d2 tank/work@d1
+check "of none" fails "cannot open 'tank/work@none': dataset does not exist" zfs diff tank/work@none
+check "nothing is left of looking at what is now" test "$(ls "$SNAPS" | tr '\n' ' ')" = "d1 d2 monday "
+check "nor in the lists" test "$(zfs list -Ht snapshot -o name tank/work | wc -l)" = 3
+mkdir "$W/many" && (cd "$W/many" && seq -f 'a file with a name %g' 3000 | xargs -d '\n' touch)
+set +o pipefail
+check "a closed pipe is no failure" bash -c "'$LARDER' fs diff tank/work@d2 | head -1 >'$BED/out/head'; exit \${PIPESTATUS[0]}"
+set -o pipefail
+rm -r "$W/many"
+zfs destroy tank/work@d1,d2
+
 # Held, and with properties of their own.
 check "properties" "$LARDER" fs snapshot -r -o org.example:why="an upgrade" tank/work@held
 check "are the snapshot's own" test "$(zfs get -Ho value,source org.example:why tank/work/below@held)" = "an upgrade	local"

@@ -2,8 +2,9 @@
 //! the daemon and does not find it starts it.
 
 use crate::api::daemon::{DaemonStatus, Status, Stop};
+use crate::api::diff::{Diff, Line, broken_off};
 use crate::api::{ApiError, Done, ErrorKind, Result};
-use crate::daemon::{COMMAND_HEADER, STATUS_ROUTE, STOP_ROUTE, VERSION, VERSION_HEADER, encoded};
+use crate::daemon::{COMMAND_HEADER, DIFF_ROUTE, STATUS_ROUTE, STOP_ROUTE, VERSION, VERSION_HEADER, encoded};
 use crate::engine::Verb;
 use crate::run_dir::RunDir;
 use axum::body::Bytes;
@@ -56,6 +57,36 @@ impl Client {
                 exchange(self.start()?, V::ROUTE, &request).map_err(of_successor)
             }
             reply => reply,
+        }
+    }
+
+    /// Shows what differs between snapshots, line by line.
+    ///
+    /// # Errors
+    /// As [`Client::call`]; also when not all was told.
+    pub fn diff(&self, request: &Diff, show: &mut dyn FnMut(Line)) -> Result<()> {
+        let stream = match self.connect()? {
+            Some(stream) => stream,
+            None => self.start()?,
+        };
+        let body = serde_json::to_vec(request).map_err(|error| garbled(&error.to_string()))?;
+        let (mut rest, mut ended) = (Vec::new(), None);
+        let (code, body) = post_and_watch(stream, DIFF_ROUTE, body, &mut |piece| {
+            rest.extend_from_slice(piece);
+            let whole = rest.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
+            for line in rest[..whole].split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+                match serde_json::from_slice(line) {
+                    Ok(Line::Ended) => ended = Some(Ok(())),
+                    Ok(Line::Failed(error)) => ended = Some(Err(error)),
+                    Ok(line) => show(line),
+                    Err(error) => ended = Some(Err(garbled(&error.to_string()))),
+                }
+            }
+            rest.drain(..whole);
+        })?;
+        match code {
+            StatusCode::OK => ended.unwrap_or_else(|| Err(broken_off())),
+            code => Err(refusal(code, &body)),
         }
     }
 
@@ -196,14 +227,30 @@ fn exchange<Q: Serialize, A: DeserializeOwned>(stream: UnixStream, route: &str, 
     if code == StatusCode::OK {
         return serde_json::from_slice(&body).map_err(|error| garbled(&error.to_string()));
     }
-    // Errors of axum's own (a route or body it does not know) are plain text.
-    Err(serde_json::from_slice(&body).unwrap_or_else(|_| {
-        garbled(&format!("status {}: {}", code.as_u16(), String::from_utf8_lossy(&body).trim()))
-    }))
+    Err(refusal(code, &body))
+}
+
+/// The error that a reply is. Those of axum's own (a route or body it does not know) are plain text.
+fn refusal(code: StatusCode, body: &[u8]) -> ApiError {
+    serde_json::from_slice(body).unwrap_or_else(|_| {
+        garbled(&format!("status {}: {}", code.as_u16(), String::from_utf8_lossy(body).trim()))
+    })
 }
 
 /// Posts `body` and reads the whole reply: its status code and body.
 fn post(stream: UnixStream, route: &str, body: Vec<u8>) -> Result<(StatusCode, Bytes)> {
+    let mut whole = Vec::new();
+    let (code, refusal) = post_and_watch(stream, route, body, &mut |piece| whole.extend_from_slice(piece))?;
+    Ok((code, if code == StatusCode::OK { whole.into() } else { refusal }))
+}
+
+/// Posts `body` and shows the body of the reply as it comes, unless it is an error: then it is given, with its code.
+fn post_and_watch(
+    stream: UnixStream,
+    route: &str,
+    body: Vec<u8>,
+    show: &mut dyn FnMut(&[u8]),
+) -> Result<(StatusCode, Bytes)> {
     let request = Request::post(route)
         .header(header::HOST, "larder")
         .header(header::CONNECTION, "close")
@@ -220,7 +267,16 @@ fn post(stream: UnixStream, route: &str, body: Vec<u8>) -> Result<(StatusCode, B
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         let reply = sender.send_request(request).await?;
-        Ok::<_, Box<dyn Error + Send + Sync>>((reply.status(), reply.into_body().collect().await?.to_bytes()))
+        let (code, mut body) = (reply.status(), reply.into_body());
+        if code != StatusCode::OK {
+            return Ok::<_, Box<dyn Error + Send + Sync>>((code, body.collect().await?.to_bytes()));
+        }
+        while let Some(frame) = body.frame().await {
+            if let Ok(piece) = frame?.into_data() {
+                show(&piece);
+            }
+        }
+        Ok((code, Bytes::new()))
     };
     runtime.block_on(reply).map_err(|error| garbled(&error.to_string()))
 }

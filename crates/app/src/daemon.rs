@@ -6,11 +6,13 @@
 //! pool any more. A daemon that is killed leaves lock and pools to its successor as a power cut would.
 
 use crate::api::daemon::{DaemonStatus, Status, Stop};
+use crate::api::diff::{Diff, Line};
 use crate::api::events::Command;
 use crate::api::name::printable;
 use crate::api::{ApiError, Done, ErrorKind, Result};
 use crate::engine::{self, Engine, Verb, Visitor};
 use crate::run_dir::RunDir;
+use axum::body::{Body, Bytes};
 use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -19,15 +21,19 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::serve::IncomingStream;
 use axum::{Json, Router};
+use hyper::body::Frame;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::convert::Infallible;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 /// This build's version; command and daemon must be of the same.
@@ -40,6 +46,12 @@ pub const COMMAND_HEADER: &str = "larder-command";
 pub const STATUS_ROUTE: &str = "/v1/daemon/status";
 /// Where [`Stop`] is posted to.
 pub const STOP_ROUTE: &str = "/v1/daemon/stop";
+
+/// Where [`Diff`] is posted to.
+pub const DIFF_ROUTE: &str = "/v1/fs/diff";
+/// Bytes of a stream that travel together, and pieces of them that wait for a slow reader.
+const STREAM_PIECE: usize = 64 << 10;
+const STREAM_AHEAD: usize = 4;
 
 /// Time limit for replies to leave once all pools are exported.
 const LAST_REPLIES: Duration = Duration::from_secs(2);
@@ -180,6 +192,7 @@ fn router(shared: Shared) -> Router {
     engine::visit(&mut routes);
     routes
         .0
+        .route(DIFF_ROUTE, post(diff))
         .layer(middleware::from_fn(same_version))
         .route(STATUS_ROUTE, post(status))
         .route(STOP_ROUTE, post(stop))
@@ -249,6 +262,55 @@ async fn stop(
     Ok(Json(Done {}))
 }
 
+/// A stream of [`Line`]s, one object a line; the last one tells how it ended. It ends when nobody listens any more.
+async fn diff(
+    State(shared): State<Shared>,
+    Json(request): Json<Diff>,
+) -> std::result::Result<Response, Failure> {
+    let request = request.checked()?;
+    let (pieces, received) = mpsc::channel(STREAM_AHEAD);
+    tokio::spawn(async move {
+        let last = pieces.clone();
+        let told = blocking(move || {
+            let (mut piece, mut listens) = (Vec::new(), true);
+            let told = shared.engine.fs_diff(request, &mut |line| {
+                piece.extend(stream_line(&line));
+                if piece.len() >= STREAM_PIECE {
+                    listens = pieces.blocking_send(std::mem::take(&mut piece).into()).is_ok();
+                }
+                listens
+            });
+            // A reader that is gone misses nothing.
+            let _ = pieces.blocking_send(piece.into());
+            told
+        });
+        let line = told.await.map_or_else(Line::Failed, |()| Line::Ended);
+        let _ = last.send(stream_line(&line).into()).await;
+    });
+    Ok(Body::new(Pieces(received)).into_response())
+}
+
+fn stream_line(line: &Line) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec(line).unwrap_or_default();
+    bytes.push(b'\n');
+    bytes
+}
+
+/// A body that comes by and by.
+struct Pieces(mpsc::Receiver<Bytes>);
+
+impl hyper::body::Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    }
+}
+
 /// Refuses commands of another version before their requests are looked into.
 async fn same_version(headers: HeaderMap, request: Request, next: Next) -> Response {
     match headers.get(VERSION_HEADER).map(|version| version.to_str().unwrap_or("?")) {
@@ -304,6 +366,7 @@ fn internal(doing: &str, error: &std::io::Error) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::snapshots::Snapshot;
     use crate::api::{fs as dataset, pool};
     use crate::client::{Client, pause};
     use crate::memory_engine::MemoryEngine;
@@ -376,6 +439,35 @@ mod tests {
         thread.join().unwrap().unwrap();
         assert!(!run_dir.socket().exists());
         assert_eq!((client.stop(), client.status()), (Ok(false), Ok(None)));
+    }
+
+    #[test]
+    fn a_stream_travels_whole_and_tells_how_it_ended() {
+        let Running { client, thread, _dir, .. } = running();
+        client.call(tank()).unwrap();
+        let snapshot = |name: &str| Snapshot {
+            names: vec![format!("tank@{name}")],
+            recursive: false,
+            properties: Default::default(),
+        };
+        client.call(snapshot("a")).unwrap();
+        client.call(snapshot("bad")).unwrap();
+        let diff = |from: &str| {
+            let (mut count, request) = (0, Diff { from: from.into(), to: "tank".into() });
+            let told = client.diff(&request, &mut |line| {
+                if let Line::Change(change) = line {
+                    assert_eq!(change.inode, count);
+                    count += 1;
+                }
+            });
+            (count, told.map_err(|error| error.kind))
+        };
+        assert_eq!(diff("tank@a"), (20_000, Ok(())));
+        assert_eq!(diff("tank@bad"), (20_000, Err(ErrorKind::Unsupported)));
+        assert_eq!(diff("tank@none"), (0, Err(ErrorKind::NotFound)));
+        assert_eq!(diff("tank"), (0, Err(ErrorKind::Usage)));
+        client.stop().unwrap();
+        thread.join().unwrap().unwrap();
     }
 
     #[test]

@@ -4,14 +4,15 @@
 //! real one. Methods block; the daemon calls them from threads that may.
 
 use crate::api::dedup::RebuildIndex;
+use crate::api::diff::{Diff, Line};
 use crate::api::events::{Command, EventLists, Events, Histories, History};
-use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
+use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents, FileVersions, Versions};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::name::pool_of;
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::snapshots::{
     DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release, RenameSnapshot, Rollback, RolledBack,
-    Snapshot, Taken,
+    Snapshot, Space, Spaces, Taken,
 };
 use crate::api::trace::Trace;
 use crate::api::{Done, Items, Result, fs, pool};
@@ -86,6 +87,10 @@ pub trait Engine: Send + Sync {
     fn fs_promote(&self, request: Promote) -> Result<Done>;
     /// Renames snapshots; all of them or none.
     fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done>;
+    /// Space that snapshots hold.
+    fn fs_space(&self, request: Space) -> Result<Spaces>;
+    /// Tells what differs between snapshots, line by line, until `emit` gives false.
+    fn fs_diff(&self, request: Diff, emit: &mut dyn FnMut(Line) -> bool) -> Result<()>;
     /// Places a hold on snapshots; on all of them or none.
     fn fs_hold(&self, request: Hold) -> Result<Done>;
     /// Lets go of a hold on snapshots; of all of them or none.
@@ -104,6 +109,8 @@ pub trait Engine: Send + Sync {
     fn fs_unmount(&self, request: fs::Unmount) -> Result<fs::Mounted>;
     /// A part of a file's extents.
     fn file_extents(&self, request: Extents) -> Result<FileExtents>;
+    /// The versions of a file over the snapshots of its dataset.
+    fn file_versions(&self, request: Versions) -> Result<FileVersions>;
     /// Copies a part of a file over another by reference.
     fn file_clone(&self, request: CloneFile) -> Result<Cloned>;
     /// The names of the imported pools.
@@ -249,11 +256,13 @@ verbs! {
     Hold, fs_hold, "/v1/fs/hold" changes(names) => Done, checked;
     Release, fs_release, "/v1/fs/release" changes(names) => Done, checked;
     Holds, fs_holds, "/v1/fs/holds" => Held, checked;
+    Space, fs_space, "/v1/fs/space" => Spaces, checked;
     fs::Get, fs_get, "/v1/fs/get" => Items;
     fs::Set, fs_set, "/v1/fs/set" changes(names) => Done, checked;
     fs::Inherit, fs_inherit, "/v1/fs/inherit" changes(names) => Done, checked;
     fs::Mount, fs_mount, "/v1/fs/mount" => fs::Mounted;
     fs::Unmount, fs_unmount, "/v1/fs/unmount" => fs::Mounted;
     Extents, file_extents, "/v1/file/extents" => FileExtents;
+    Versions, file_versions, "/v1/file/versions" => FileVersions;
     CloneFile, file_clone, "/v1/file/clone" => Cloned;
 }

@@ -1,14 +1,15 @@
 //! An engine that only remembers: for tests of what is above engines.
 
 use crate::api::dedup::RebuildIndex;
+use crate::api::diff::{Change, Diff, Kind, Line};
 use crate::api::events::{Command, EventLists, Events, Histories, History, PoolHistory};
-use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
+use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents, FileVersions, Versions};
 use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pool::{PoolStatus, State, Vdev};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::snapshots::{
     DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release, RenameSnapshot, Rollback, RolledBack,
-    Snapshot, Tag, Taken, chosen, spans,
+    Snapshot, Space, Spaces, Tag, Taken, chosen, spans,
 };
 use crate::api::trace::Trace;
 use crate::api::{
@@ -280,6 +281,33 @@ impl Engine for MemoryEngine {
         self.known(&request.name).map(|()| Done {})
     }
 
+    fn fs_space(&self, _: Space) -> Result<Spaces> {
+        Self::unsupported("space")
+    }
+
+    /// Many files are new; of a snapshot called `bad` not all can be told.
+    fn fs_diff(&self, request: Diff, emit: &mut dyn FnMut(Line) -> bool) -> Result<()> {
+        self.known(&request.from)?;
+        emit(Line::Began(Some("/mnt".into())));
+        for inode in 0..20_000 {
+            let change = Change {
+                kind: Kind::Added,
+                file: 'F',
+                inode,
+                old: None,
+                new: Some(format!("/{inode}").into_bytes().into()),
+                links: 0,
+                ctime: (0, 0),
+                lost_names: vec![],
+                new_names: vec![],
+            };
+            if !emit(Line::Change(change)) {
+                return Ok(());
+            }
+        }
+        if request.from.ends_with("@bad") { Self::unsupported("end") } else { Ok(()) }
+    }
+
     fn fs_hold(&self, request: Hold) -> Result<Done> {
         request.names.iter().try_for_each(|name| self.known(name))?;
         let mut holds = self.holds.lock();
@@ -357,6 +385,10 @@ impl Engine for MemoryEngine {
     }
 
     fn file_extents(&self, _: Extents) -> Result<FileExtents> {
+        Self::unsupported("files")
+    }
+
+    fn file_versions(&self, _: Versions) -> Result<FileVersions> {
         Self::unsupported("files")
     }
 

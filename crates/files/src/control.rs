@@ -10,6 +10,7 @@ use crate::snapshots::Snapshots;
 use crate::volume::Volume;
 use larder_format::items::{LAST_INODE, MAX_NAME, ROOT_INODE};
 use larder_format::{BlockId, DatasetId, InodeId};
+use larder_pool::is_momentary;
 use std::sync::Arc;
 
 /// The name of the upper one, in the root directory of a dataset.
@@ -199,6 +200,9 @@ impl Control {
             (Level::Snapshot, b"..") => Ok(Object::zfs(volume())),
             (Level::Snapshot, name) => {
                 let name = str::from_utf8(name).map_err(|_| FsError::NotFound)?;
+                if is_momentary(name) {
+                    return Err(FsError::NotFound);
+                }
                 let snapshot = snapshots.named(&self.volume.pool, self.volume.id(), name)?;
                 Ok(Object::Inode(snapshot, ROOT_INODE))
             }
@@ -221,7 +225,7 @@ impl Control {
             let found = self.volume.pool.snapshots_after(dataset, after, LISTING);
             let Some(last) = found.last() else { return };
             cookie = last.high.get() + DOT_DOT;
-            for snapshot in &found {
+            for snapshot in found.iter().filter(|one| !is_momentary(&one.name)) {
                 let number = snapshots.number_of(dataset, snapshot.high);
                 let taken = emit(DirEntry {
                     // One that nobody has looked up has no number yet.

@@ -80,7 +80,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 /// Finds `name` in `dir`, or else a free key for it.
-fn find(
+pub(crate) fn find(
     tree: &impl Look,
     names: &NameKey,
     dir: InodeId,
@@ -112,6 +112,13 @@ fn find(
 
 /// The path of an inode below the root of a dataset or snapshot; see [`Volume::path_of`].
 pub(crate) fn path_in(tree: &impl Look, id: InodeId) -> Result<Option<String>> {
+    let text = |part: &Vec<u8>| String::from_utf8_lossy(part).into_owned();
+    let path = |parts: Vec<_>| format!("/{}", parts.iter().map(text).collect::<Vec<_>>().join("/"));
+    Ok(parts_in(tree, id)?.map(path))
+}
+
+/// The names on the way from the root to an inode; none when no name leads to it.
+pub(crate) fn parts_in(tree: &impl Look, id: InodeId) -> Result<Option<Vec<Vec<u8>>>> {
     let mut parts = Vec::new();
     let mut at = id;
     while at != ROOT_INODE {
@@ -122,7 +129,7 @@ pub(crate) fn path_in(tree: &impl Look, id: InodeId) -> Result<Option<String>> {
         let entries = (Bound::Included(key(0)), Bound::Included(key(u64::MAX)));
         let scanned = tree.scan_within(entries, &mut |_, value| match Entry::decode(value) {
             Ok(entry) if entry.inode == at => {
-                name = Some(String::from_utf8_lossy(entry.name).into_owned());
+                name = Some(entry.name.to_vec());
                 ControlFlow::Break(())
             }
             _ => ControlFlow::Continue(()),
@@ -133,7 +140,7 @@ pub(crate) fn path_in(tree: &impl Look, id: InodeId) -> Result<Option<String>> {
         at = parent;
     }
     parts.reverse();
-    Ok(Some(format!("/{}", parts.join("/"))))
+    Ok(Some(parts))
 }
 
 /// The name under a key of a directory, for people.

@@ -36,6 +36,7 @@ mod intent;
 mod intent_log;
 pub mod ledger;
 mod measure;
+mod momentary;
 mod op;
 pub mod open;
 mod pin;
@@ -71,6 +72,7 @@ pub use larder_store::{
     Watch, Whereabouts, World, cache, codec, member, members, note_panics, parity, segments, space, stripe,
 };
 pub use ledger::Lost;
+pub use momentary::{Momentary, is_momentary};
 pub use op::Op;
 pub use open::Importable;
 pub use pool::{CommitTurn, FrontEnd, OnlyUpkeep, Pool};

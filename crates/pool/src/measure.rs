@@ -74,6 +74,20 @@ impl Pool {
         going.into_iter().map(of).sum()
     }
 
+    /// Bytes that destroying a snapshot of a dataset frees once all older ones are gone; what clones hold is counted.
+    ///
+    /// # Errors
+    /// As [`Pool::snapshot_space`].
+    pub fn space_beyond_older(&self, dataset: DatasetId, name: &str) -> Result<u64> {
+        let (high, root, floor) = {
+            let snapshots = self.snapshots.lock();
+            let record = &snapshots.named(dataset, name)?.record;
+            (record.high, record.root, snapshots.floor(dataset, BlockId::new(0)))
+        };
+        let head = self.dataset(dataset);
+        self.alone_bytes(floor, || (root, self.after(dataset, head.as_deref(), high)))
+    }
+
     /// Bytes that a snapshot of a dataset, or without one its head as it is committed, refers to and an earlier
     /// snapshot does not, or without one that before it; without any, all that it refers to.
     ///

@@ -1,5 +1,6 @@
 //! Requests and replies about what files are made of.
 
+use super::ApiError;
 use serde::{Deserialize, Serialize};
 
 /// A file of a mount, as stat(2) tells it: whoever asks has found it by its path.
@@ -69,6 +70,47 @@ pub struct Copy {
     pub device: String,
     /// Bytes from its beginning.
     pub offset: u64,
+}
+
+/// Asks for the versions of a file over the snapshots of its dataset.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Versions {
+    /// The nearest folder above it that exists; its path is the file's, for messages.
+    pub folder: FileId,
+    /// Names on the way from there.
+    pub names: Vec<String>,
+    /// It may be a folder, whose versions are told by what lies right in it.
+    pub folders: bool,
+}
+
+/// The versions of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileVersions {
+    /// The dataset that it is or was in.
+    pub dataset: String,
+    /// Where that is mounted.
+    pub mountpoint: Option<String>,
+    /// Its path below the dataset's root, without a slash before it.
+    pub path: String,
+    /// Oldest first; the live one, if it exists, is the last.
+    pub versions: Vec<Version>,
+    /// Snapshots in which the way to it cannot be read, and why.
+    pub unreadable: Vec<(String, ApiError)>,
+}
+
+/// A file as it was over some snapshots in a row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// Its number in the dataset.
+    pub inode: u64,
+    /// Its length, bytes; of folders nothing.
+    pub size: Option<u64>,
+    /// Last change of its content: seconds since 1970, and nanoseconds.
+    pub mtime: (i64, u32),
+    /// The snapshots that have it, oldest first.
+    pub snapshots: Vec<String>,
+    /// It is what is there now.
+    pub live: bool,
 }
 
 /// Copies a file over another by reference: a part of it, for the next request goes on where this one ended.

@@ -6,6 +6,7 @@
 
 pub mod daemon;
 pub mod dedup;
+pub mod diff;
 mod error;
 pub mod events;
 pub mod extents;

@@ -161,6 +161,35 @@ pub struct RenameSnapshot {
     pub recursive: bool,
 }
 
+/// Asks what the snapshots of a dataset hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Space {
+    /// The dataset.
+    pub name: String,
+}
+
+/// Space that the snapshots of a dataset hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spaces {
+    /// Oldest first.
+    pub snapshots: Vec<SnapshotSpace>,
+}
+
+/// Space that a snapshot holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotSpace {
+    /// Its name in full.
+    pub name: String,
+    /// When it was taken: seconds since 1970.
+    pub created: i64,
+    /// Somebody holds it: it cannot be destroyed.
+    pub held: bool,
+    /// Bytes that come back when it alone is destroyed.
+    pub used: u64,
+    /// Bytes that come back when it and all older ones are.
+    pub with_older: u64,
+}
+
 /// Some snapshots of a dataset, as one part of a list names them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Span {
@@ -338,6 +367,17 @@ impl MakeClone {
         }
         let made = Create { name, parents, properties, dry_run: false }.checked()?;
         Ok(Self { snapshot, name: made.name, parents, properties: made.properties })
+    }
+}
+
+impl Space {
+    /// The request, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        name::check_dataset(&self.name)?;
+        Ok(self)
     }
 }
 

@@ -66,7 +66,11 @@ fn target_path(args: &Args) -> String {
     }
 }
 
-fn fill(
+/// Gives `target`, which is open at `path`, the content of `source`.
+///
+/// # Errors
+/// When they are not of one pool, or it cannot be written.
+pub fn fill(
     session: &Session,
     (source, from): (&File, crate::api::extents::FileId),
     target: &File,

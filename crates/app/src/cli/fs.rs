@@ -1,8 +1,8 @@
 //! `larder fs`: the verbs.
 
 use super::{
-    Session, fs_clone, fs_create, fs_destroy, fs_hold, fs_list, fs_mount, fs_properties, fs_rename,
-    fs_rollback, fs_snapshot,
+    Session, fs_clone, fs_create, fs_destroy, fs_diff, fs_hold, fs_list, fs_mount, fs_properties, fs_rename,
+    fs_rollback, fs_snapshot, fs_space,
 };
 use crate::api::Result;
 use clap::Subcommand;
@@ -23,6 +23,10 @@ pub enum Verb {
     Clone(fs_clone::CloneArgs),
     /// Has a clone take over the snapshots that it was made of
     Promote(fs_clone::PromoteArgs),
+    /// Tells which files and folders differ between a snapshot and a later one, or what there is now
+    Diff(fs_diff::Args),
+    /// Tells how much space the snapshots of a dataset hold, alone and together
+    Space(fs_space::Args),
     /// Places a hold on snapshots: while there is one, they cannot be destroyed
     #[command(after_help = "Example: larder fs hold -r offsite-backup tank@monday")]
     Hold(fs_hold::Change),
@@ -61,6 +65,8 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
         Verb::Rollback(args) => fs_rollback::run(args, session),
         Verb::Clone(args) => fs_clone::clone(args, session),
         Verb::Promote(args) => fs_clone::promote(args, session),
+        Verb::Space(args) => fs_space::run(args, session),
+        Verb::Diff(args) => fs_diff::run(args, session),
         Verb::Hold(args) => fs_hold::hold(args, session),
         Verb::Release(args) => fs_hold::release(args, session),
         Verb::Holds(args) => fs_hold::holds(args, session),

@@ -13,6 +13,7 @@ mod fs;
 mod fs_clone;
 mod fs_create;
 mod fs_destroy;
+mod fs_diff;
 mod fs_hold;
 mod fs_list;
 mod fs_mount;
@@ -20,6 +21,7 @@ mod fs_properties;
 mod fs_rename;
 mod fs_rollback;
 mod fs_snapshot;
+mod fs_space;
 mod items;
 mod out;
 mod personalities;
@@ -43,9 +45,12 @@ mod pool_status;
 mod pool_trace;
 mod pool_trim;
 mod pool_wait;
+mod restore;
+mod restore_copy;
 mod sampling;
 mod selection;
 mod vdevs;
+mod versions;
 
 use crate::api::{ApiError, Result};
 use crate::client::Client;
@@ -132,6 +137,10 @@ enum Command {
     Fs(fs::Verb),
     /// Copies a file by reference: the copy shares its blocks
     Clone(clone::Args),
+    /// Lists the versions of a file that snapshots have
+    Versions(versions::Args),
+    /// Brings a version of a file, or a folder, back from a snapshot
+    Restore(restore::Args),
     /// Shows which blocks files are made of, where they lie, and what is shared
     Extents(extents::Args),
     /// Shows what the caches do: look-ups, hits and misses a second, and how full they are
@@ -240,6 +249,8 @@ fn run(call: Call) -> Result<u8> {
         Command::Pool(verb) => pool::run(verb, &session),
         Command::Fs(verb) => fs::run(verb, &session),
         Command::Clone(args) => clone::run(&args, &session),
+        Command::Versions(args) => versions::run(&args, &session),
+        Command::Restore(args) => restore::run(&args, &session),
         Command::Extents(args) => extents::run(&args, &session),
         Command::Cachestat(args) => cachestat::run(&args, &session),
         Command::Arcstat(args) => cachestat::run_arcstat(&args, &session),
@@ -335,6 +346,11 @@ mod tests {
             "zfs destroy -d tank/a@x",
             "zfs destroy -rnvp tank/a@x,y%z",
             "zfs destroy -R tank/a@%",
+            "zfs diff -FHth tank/a@x tank/a@y",
+            "zfs diff tank/a@x",
+            "larder fs diff -j tank/a@x @y",
+            "larder fs space -Hp tank/a",
+            "larder fs space --free 50G tank/a",
             "zfs snapshot -r tank@autosnap_2026-11-23_17:59:01_daily",
             "zfs snap -o com.sun:auto-snapshot-desc=- tank@a tank/b@a",
             "zfs rollback -r tank/a@x",
@@ -355,6 +371,10 @@ mod tests {
             "larder daemon status -j",
             "larder personalities /tmp/links",
             "larder clone --overwrite a b",
+            "larder versions -Hp a",
+            "larder versions -j a",
+            "larder restore a@x",
+            "larder restore --replace --yes a@b@x c",
             "larder extents -pj a b",
         ] {
             if let Err(error) = call(line) {

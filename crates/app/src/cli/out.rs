@@ -4,8 +4,13 @@ use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
 
 /// Writes `text` and flushes it.
 pub fn print(text: &str) {
+    print_bytes(text.as_bytes());
+}
+
+/// The same of bytes, which names of files may be.
+pub fn print_bytes(bytes: &[u8]) {
     let mut out = io::stdout().lock();
-    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    if let Err(error) = out.write_all(bytes).and_then(|()| out.flush()) {
         if error.kind() == ErrorKind::BrokenPipe {
             std::process::exit(0);
         }

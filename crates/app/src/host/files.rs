@@ -2,10 +2,12 @@
 
 use super::Host;
 use super::live::Live;
-use crate::api::extents::{CloneFile, Cloned, Copy, Extent, Extents, FileExtents, FileId};
+use crate::api::extents::{
+    CloneFile, Cloned, Copy, Extent, Extents, FileExtents, FileId, FileVersions, Version, Versions,
+};
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_app::fuse::Invalidator;
-use larder_files::{FsError, NodeId};
+use larder_files::{FileKind, FileVersion, FsError, NodeId};
 use larder_format::block::BLOCK_OVERHEAD;
 use std::sync::Arc;
 
@@ -72,6 +74,45 @@ impl Host {
         }
         let dataset = live.pool.full_name(layout.dataset);
         Ok(FileExtents { dataset, size: layout.size, record_size: layout.record_size, extents, next })
+    }
+
+    /// Versions of a file over the snapshots of its dataset.
+    ///
+    /// # Errors
+    /// When it is not on one of our mounts, no file but a folder, or in a snapshot.
+    pub fn versions(&self, request: &Versions) -> Result<FileVersions> {
+        let Versions { folder, names, folders } = request;
+        let Found { live, node, .. } = self.file(folder)?;
+        let names: Vec<_> = names.iter().map(|name| name.clone().into_bytes()).collect();
+        let found = live.mount.versions(node, &names, *folders).map_err(|error| match error {
+            FsError::IsDirectory => {
+                ApiError::usage(format!("'{}' is a folder: files have versions", folder.path))
+                    .hint("larder fs diff DATASET@SNAPSHOT tells what changed in it since")
+            }
+            FsError::Invalid => ApiError::usage(format!("'{}' is in a snapshot itself", folder.path))
+                .hint("name the file by its path outside of .zfs, whether it still exists or not"),
+            error => told(folder, error).of_pool(&live.pool.name()),
+        })?;
+        let dataset = live.pool.full_name(found.dataset);
+        let unreadable = found.unreadable.into_iter().map(|(snapshot, error)| {
+            let doing = format!("cannot look for '{}' in '{dataset}@{snapshot}'", folder.path);
+            (snapshot, ApiError::from(error).within(doing).of_pool(&live.pool.name()))
+        });
+        let version = |version: FileVersion| Version {
+            inode: version.inode.get(),
+            size: (version.kind != FileKind::Directory).then_some(version.size),
+            mtime: (version.mtime.secs, version.mtime.nanos),
+            snapshots: version.snapshots,
+            live: version.is_live,
+        };
+        let path: Vec<_> = found.path.iter().map(|part| String::from_utf8_lossy(part)).collect();
+        Ok(FileVersions {
+            mountpoint: live.table.path(found.dataset).map(|path| path.to_string_lossy().into_owned()),
+            path: path.join("/"),
+            versions: found.versions.into_iter().map(version).collect(),
+            unreadable: unreadable.collect(),
+            dataset,
+        })
     }
 
     /// Copies a part of a file over another.

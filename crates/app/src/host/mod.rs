@@ -5,8 +5,8 @@
 //! are, `collection` when they are traced, `repair` holds the verbs about devices and scans, `roster` knows devices by
 //! what people call them, `maintenance` is what a pool does about devices by itself, `advice` what people could,
 //! `figures` what people watch, `chronicle` what pools remember, `pools` and `datasets` hold the verbs about properties
-//! and names, `files` those about single files, `error` is the one place where errors of the layers below become what
-//! people read.
+//! and names, `files` those about single files, `diff` tells what changed, `error` is the one place where errors of the
+//! layers below become what people read.
 //!
 //! No lock is held over several pools, so that one which hangs, or waits for somebody who is in its mounts, holds up
 //! nobody else's; names of pools on their way in are in `coming`. Verbs that only look take neither a pool's `admin`
@@ -18,6 +18,7 @@ mod collection;
 mod create;
 mod datasets;
 mod devices;
+mod diff;
 mod error;
 mod figures;
 mod files;
@@ -38,13 +39,14 @@ mod world;
 pub use labels::clear_label;
 
 use crate::api::dedup::RebuildIndex;
+use crate::api::diff::{Diff, Line};
 use crate::api::events::{Command, EventLists, Events, Histories, History};
-use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
+use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents, FileVersions, Versions};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::snapshots::{
     DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release, RenameSnapshot, Rollback, RolledBack,
-    Snapshot, Taken,
+    Snapshot, Space, Spaces, Taken,
 };
 use crate::api::trace::Trace;
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, pool};
@@ -270,6 +272,12 @@ impl Engine for Host {
     fn fs_promote(&self, request: Promote) -> Result<Done> {
         datasets::promote(self, &request)
     }
+    fn fs_space(&self, request: Space) -> Result<Spaces> {
+        datasets::space(self, &request)
+    }
+    fn fs_diff(&self, request: Diff, emit: &mut dyn FnMut(Line) -> bool) -> Result<()> {
+        self.diff(&request, emit)
+    }
     fn fs_hold(&self, request: Hold) -> Result<Done> {
         datasets::hold(self, &request)
     }
@@ -299,6 +307,9 @@ impl Engine for Host {
     }
     fn file_extents(&self, request: Extents) -> Result<FileExtents> {
         self.extents(&request)
+    }
+    fn file_versions(&self, request: Versions) -> Result<FileVersions> {
+        self.versions(&request)
     }
     fn file_clone(&self, request: CloneFile) -> Result<Cloned> {
         self.clone_file(&request)

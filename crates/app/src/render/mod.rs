@@ -3,6 +3,7 @@
 
 pub mod cachestat;
 pub mod dedup;
+pub mod diff;
 pub mod events;
 pub mod extents;
 pub mod iostat;
@@ -12,6 +13,7 @@ pub mod scan;
 pub mod shape;
 pub mod status;
 pub mod table;
+pub mod versions;
 
 use crate::api::properties;
 use larder_pool::property::{self, Kind, Property};

@@ -10,6 +10,7 @@ mod properties;
 mod rename;
 mod rollback;
 mod snapshots;
+mod space;
 
 pub use clones::{clone_snapshot, promote};
 pub use create::create;
@@ -21,6 +22,7 @@ pub use properties::{inherit, set};
 pub use rename::rename;
 pub use rollback::rollback;
 pub use snapshots::{rename as rename_snapshot, snapshot};
+pub use space::space;
 
 use super::live::Live;
 use super::mounts::{Mounts, Target, can_mount, target};

@@ -18,7 +18,7 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
     // Names and mounts change under this lock alone.
     let mut mounts = live.mounts.lock();
     let dataset = found(&live, full)?;
-    let mut records = live.pool.snapshots(dataset.id());
+    let mut records = live.pool.shown_snapshots(dataset.id());
     let Some(at) = records.iter().position(|record| record.name == name) else {
         return Err(ApiError::no_such_dataset(&request.name));
     };
@@ -57,6 +57,12 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
             };
             rolled.map_err(|error| match error {
                 PoolError::Busy(text) if text.contains("is the origin of") => origin(&text, full),
+                // One that nobody is shown.
+                PoolError::Busy(_) if names.is_empty() => {
+                    ApiError::new(ErrorKind::Busy, "somebody compares a snapshot with it")
+                        .safe(NOTHING_CHANGED)
+                        .hint("try again when larder fs diff is over")
+                }
                 PoolError::Busy(text) => kept(&names, &text),
                 error => error.into(),
             })
