@@ -88,37 +88,39 @@ impl Policies {
 
     /// Names of the snapshots of a dataset that are due, each with its periods.
     fn due(&self, dataset: DatasetId, now: i64, ran: &mut Ran) -> Vec<(String, Vec<Period>)> {
-        let (_, snapshots) = snapshots_of(&self.pool, dataset);
-        let due = policy::due(&policy_of(&self.pool, dataset), now, &snapshots);
+        let policy = policy_of(&self.pool, dataset);
+        if policy.is_empty() {
+            return Vec::new();
+        }
+        let due = policy::due(&policy, now, &snapshots_of(&self.pool, dataset).1);
         let mut names = format_of(&self.pool, dataset).names(now, &due);
         // The next second has another name.
         names.retain(|(name, _)| self.pool.snapshot_named(dataset, name).is_err());
-        names.retain(|(name, _)| {
-            let full = self.full(dataset, name);
-            let is_short = full.len() <= MAX_NAME;
-            if !is_short {
-                let message = format!("cannot create snapshot '{full}': it has more than {MAX_NAME} bytes");
-                ran.failed
-                    .push(ApiError::usage(message).hint("larder fs rename gives the dataset a shorter name"));
-            }
-            is_short
-        });
+        let full = self.pool.full_name(dataset);
+        if names.iter().any(|(name, _)| full.len() + 1 + name.len() > MAX_NAME) {
+            let message = format!(
+                "cannot take snapshots of '{full}': their names would have more than {MAX_NAME} bytes"
+            );
+            ran.failed
+                .push(ApiError::usage(message).hint("larder fs rename gives the dataset a shorter name"));
+            names.clear();
+        }
         names
     }
 
     /// Takes all snapshots of these datasets that are due, all at one moment.
     fn take(&self, mounts: &Mounts, datasets: &[DatasetId], ran: &mut Ran) {
-        let (now, mut sets) = (self.now(), BTreeMap::<String, Vec<(DatasetId, String)>>::new());
+        let (now, mut sets) = (self.now(), BTreeMap::<Vec<Period>, Vec<(DatasetId, String)>>::new());
         for &dataset in datasets {
             for (name, periods) in self.due(dataset, now, ran) {
-                sets.entry(policy::mark(&periods)).or_default().push((dataset, name));
+                sets.entry(periods).or_default().push((dataset, name));
             }
         }
         if sets.is_empty() {
             return;
         }
-        let marked = |mark: String| BTreeMap::from([(MARK.to_owned(), mark)]);
-        let sets = sets.into_iter().map(|(mark, all)| (all, marked(mark))).collect();
+        let marked = |periods: &[Period]| BTreeMap::from([(MARK.to_owned(), policy::mark(periods))]);
+        let sets = sets.into_iter().map(|(periods, all)| (all, marked(&periods))).collect();
         match self.pool.snapshot_sets(sets) {
             Ok(records) => {
                 records.iter().for_each(|record| mounts.tell_of_snapshot(record.dataset, &record.name));
@@ -136,8 +138,12 @@ impl Policies {
     fn prune(&self, mounts: &Mounts, datasets: &[DatasetId], at_most: usize, ran: &mut Ran) -> bool {
         let (now, mut more) = (self.now(), false);
         for &dataset in datasets {
+            let policy = policy_of(&self.pool, dataset);
+            if policy.is_empty() {
+                continue;
+            }
             let (marked, snapshots) = snapshots_of(&self.pool, dataset);
-            let fates = policy::fates(&policy_of(&self.pool, dataset), now, &snapshots);
+            let fates = policy::fates(&policy, now, &snapshots);
             for (one, fate) in marked.iter().zip(fates) {
                 if fate == Fate::Goes && ran.destroyed.len() >= at_most {
                     more = true;
@@ -280,3 +286,6 @@ impl Rounds {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
