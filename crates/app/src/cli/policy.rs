@@ -12,6 +12,7 @@ use clap::Subcommand;
 pub enum Verb {
     /// Sets how many snapshots of each period are kept, of datasets and all below that have no policy of their own
     #[command(
+        override_usage = "larder policy set DATASET... PERIOD=COUNT...",
         after_help = "Periods (of UTC): frequently (15 minutes), hourly, daily, weekly, monthly, yearly. A number keeps
 so many and destroys older ones that were taken by policy, 0 all of them; none takes none and leaves those alone that
 there are. Snapshots that somebody took by hand are never touched. format=gmt gives names for Samba's shadow_copy2.

@@ -265,10 +265,10 @@ impl Rounds {
         let datasets: Vec<_> = pool.datasets().iter().map(|dataset| dataset.id()).collect();
         let (ran, more) = policies.run_some(&mounts, &datasets, DESTROYED_AT_MOST);
         drop(mounts);
-        let pause = match (more, ran.failed.is_empty()) {
-            (_, false) => AFTER_FAILURE,
+        let pause = match (more && !ran.destroyed.is_empty(), ran.failed.is_empty()) {
             (true, _) => Duration::ZERO,
-            (false, _) => LOOK,
+            (false, true) => LOOK,
+            (false, false) => AFTER_FAILURE,
         };
         *next = Some((now + pause, quarter));
         if !ran.taken.is_empty() || !ran.destroyed.is_empty() {
