@@ -36,18 +36,18 @@ pub struct DatasetPolicy {
 pub struct PeriodPolicy {
     /// The period.
     pub period: Period,
-    /// How many snapshots are kept; without it, none is taken or destroyed.
+    /// Number of snapshots that are kept; without it, none is taken or destroyed.
     pub keep: Option<u64>,
     /// Where that comes from.
     pub source: Source,
-    /// How many there are.
+    /// Number of those that there are.
     pub snapshots: u64,
     /// When the newest was taken: seconds since 1970.
     pub newest: Option<i64>,
     /// When the next is due, if any is: seconds since 1970, at the earliest now.
     pub next: Option<i64>,
     /// It is due now.
-    pub is_due: bool,
+    pub due: bool,
 }
 
 /// Takes the snapshots that are due, and destroys those that are too many.

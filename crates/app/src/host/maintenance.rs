@@ -1,5 +1,6 @@
 //! Automatic maintenance of a pool: it mends what reads found wrong, resilvers (which takes devices back that missed
-//! commits), scrubs, trims, has spares take places, opens devices anew that were away, and has snapshots taken by policy.
+//! commits), scrubs, trims, has spares take places, opens devices anew that were away, and has snapshots taken by
+//! policy.
 //!
 //! A thread of each pool takes one step after the other. Work that somebody waits for goes first: stripes that a read
 //! found wrong, then resilvers, then data that no longer fits the shape of its group, then scrubs; last the names of
@@ -158,7 +159,8 @@ struct Vain {
     changed: (i64, i64),
 }
 
-/// The thread's life. `scope` is where devices that import did not find may come back; `policies` are those of snapshots.
+/// The thread's life. `scope` is where devices that import did not find may come back; `policies` take and destroy
+/// snapshots.
 pub fn maintain(upkeep: &Upkeep, stop: &Stop, pace: &Pace, scope: &Scope, mut policies: Rounds) {
     let (pool, mut maintenance) = (upkeep.pool(), Maintenance::new(upkeep, pace, scope));
     let mut rest = POLL_INTERVAL;

@@ -4,9 +4,9 @@
 //! `live` is an imported pool with its threads, `mounts` says which dataset is reached where, `status` tells how pools
 //! are, `collection` when they are traced, `repair` holds the verbs about devices and scans, `roster` knows devices by
 //! what people call them, `maintenance` is what a pool does about devices by itself, `policies` what it does about
-//! snapshots, `advice` what people could do, `figures` what people watch, `chronicle` what pools remember, `pools` and `datasets` hold the verbs about properties
-//! and names, `files` those about single files, `error` is the one place where errors of the layers below become what
-//! people read.
+//! snapshots, `advice` what people could do, `figures` what people watch, `chronicle` what pools remember, `pools` and
+//! `datasets` hold the verbs about properties and names, `files` those about single files, `error` is the one place
+//! where errors of the layers below become what people read.
 //!
 //! No lock is held over several pools, so that one which hangs, or waits for somebody who is in its mounts, holds up
 //! nobody else's; names of pools on their way in are in `coming`. Verbs that only look take neither a pool's `admin`

@@ -1,9 +1,9 @@
 //! Snapshots by policy: taking those that are due, destroying those that are too many.
 //!
-//! What is due and what is too many is said by [`crate::policy`]; here it is done, by the maintainer now and then
-//! ([`Rounds`]) and when somebody asks. All snapshots of a pool that are due at a moment are of one commit. Destroying
-//! goes one by one: one that somebody holds, has mounted or looks into stays until another time, and keeps no other. All
-//! of it happens under the lock of the mounts, under which names stay; the maintainer does not wait for that.
+//! Which these are is said by [`crate::policy`]; here it is done, by the maintainer now and then ([`Rounds`]) and when
+//! somebody asks. All snapshots of a pool that are due at a moment are of one commit. Destroying goes one by one: one
+//! that somebody holds, has mounted or looks into stays until another time, and keeps no other. All of it happens under
+//! the lock of the mounts, under which names stay; the maintainer does not wait for that.
 //!
 //! Nothing has to be remembered: what is due follows from the snapshots that there are. So after a crash between taking
 //! and destroying the next look goes on.

@@ -9,11 +9,12 @@
 //! of whatever length one is taken of each period, and one in each period at most, however often the clock jumps.
 //!
 //! # Destroying
-//! Of each period, the newest are kept, as many as the policy says, and older ones are destroyed. Newest in the order in
-//! which they were taken, which is not that of their times where a clock was wrong. One that is dated later than now, by a
-//! clock that was ahead or is behind, *pushes out no other*; it goes itself once as many as are kept, dated rightly,
-//! were taken after it. What is not held to a count (`none`) stays, and so does a snapshot with several periods as long
-//! as one of them wants it. Never destroyed are the newest snapshot of a dataset, of whatever origin, and held ones.
+//! Of each period, the newest are kept, as many as the policy says, and older ones are destroyed. Newest in the order
+//! in which they were taken, which is not that of their times where a clock was wrong. One that is dated later than
+//! now, by a clock that was ahead or is behind, *pushes out no other*; it goes itself once as many as are kept, dated
+//! rightly, were taken after it. Those of a period without a count (`none`) stay, and so does a snapshot with several
+//! periods as long as one of them wants it. Never destroyed are the newest snapshot of a dataset, of whatever origin,
+//! and held ones.
 
 pub mod sanoid;
 
@@ -159,7 +160,7 @@ impl Format {
     }
 }
 
-/// How many snapshots of each period are kept; of those that are not in it, none are taken or destroyed.
+/// Number of snapshots of each period that are kept; of a period that is not in it, none is taken or destroyed.
 pub type Policy = BTreeMap<Period, u64>;
 
 /// A snapshot that was taken by policy.
@@ -204,7 +205,7 @@ pub fn due(policy: &Policy, now: i64, snapshots: &[Snapshot]) -> Vec<Period> {
     kept.map(|(period, _)| *period).filter(|period| lacks(*period)).collect()
 }
 
-/// What becomes of a dataset's snapshots, which are given in the order in which they were taken.
+/// Fates of a dataset's snapshots, which are given in the order in which they were taken.
 pub fn fates(policy: &Policy, now: i64, snapshots: &[Snapshot]) -> Vec<Fate> {
     let mut wanted: Vec<bool> = snapshots
         .iter()

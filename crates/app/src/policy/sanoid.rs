@@ -87,8 +87,10 @@ const DEFAULTS: [(&str, &str); 8] = [
     ("autosnap", "yes"),
     ("autoprune", "yes"),
 ];
-/// Settings of the section itself, which nobody takes over.
-const OWN: [&str; 4] = ["use_template", "recursive", "process_children_only", "path"];
+/// Settings that count in the section itself alone, not in its templates.
+const OWN: [&str; 3] = ["use_template", "recursive", "path"];
+/// One that datasets below do not take over.
+const CHILDREN_ONLY: &str = "process_children_only";
 
 fn is_template(section: &str) -> bool {
     section.starts_with("template_")
@@ -98,10 +100,18 @@ fn is_true(value: &str) -> bool {
     ["1", "true", "yes", "on"].contains(&value.to_ascii_lowercase().as_str())
 }
 
+fn is_recursive(value: &str) -> bool {
+    is_true(value) || value == "zfs"
+}
+
 /// Reason why a setting has no counterpart.
 fn why_not(key: &str, value: &str) -> Option<&'static str> {
     let known = |keys: &[&str]| keys.contains(&key);
-    if DEFAULTS.iter().any(|(name, _)| *name == key) || OWN.contains(&key) || value.is_empty() {
+    if DEFAULTS.iter().any(|(name, _)| *name == key)
+        || OWN.contains(&key)
+        || key == CHILDREN_ONLY
+        || value.is_empty()
+    {
         return None;
     }
     if known(&["hourly_min", "daily_hour", "daily_min", "weekly_wday", "weekly_hour", "weekly_min"])
@@ -188,7 +198,14 @@ impl Config {
         if let Some(used) = section.settings.get("use_template") {
             for name in used.value.split(',').map(str::trim).filter(|name| !name.is_empty()) {
                 match self.section(&format!("template_{name}")) {
-                    Some(template) => add(template),
+                    Some(template) => {
+                        if template.settings.get("recursive").is_some_and(|one| is_recursive(&one.value)) {
+                            let why =
+                                "has no effect in a template, nor has it in sanoid; put it into the section";
+                            notes.push(template.note("recursive", why));
+                        }
+                        add(template);
+                    }
                     None if name == "default" => {}
                     None => {
                         notes.push(section.note("use_template", &format!("there is no [template_{name}]")))
@@ -233,15 +250,14 @@ impl Config {
             let (settings, is_recursive, is_skipped) = match sections.get(*name) {
                 None => (base.clone(), base.is_some(), false),
                 Some(section) => {
-                    let is = |key: &str| section.settings.get(key).is_some_and(|one| is_true(&one.value));
-                    let is_recursive = is("recursive")
-                        || section.settings.get("recursive").is_some_and(|one| one.value == "zfs")
-                        || base.is_some();
+                    let own = section.settings.get("recursive");
+                    let is_recursive = own.is_some_and(|one| is_recursive(&one.value)) || base.is_some();
                     let settled = self.settle(base.unwrap_or_else(|| default.clone()), section, &mut notes);
-                    (Some(settled), is_recursive, is("process_children_only"))
+                    let is_skipped = settled.get(CHILDREN_ONLY).is_some_and(|one| is_true(&one.value));
+                    (Some(settled), is_recursive, is_skipped)
                 }
             };
-            let Some(settings) = settings else { continue };
+            let Some(mut settings) = settings else { continue };
             let values = match sections.get(*name) {
                 Some(section) => section.values(&settings, &mut notes),
                 None => values(&settings).unwrap_or(None),
@@ -250,7 +266,7 @@ impl Config {
                 if is_skipped {
                     let why =
                         "datasets that are made below it later do not get the policy: larder policy set";
-                    notes.push(section.note("process_children_only", why));
+                    notes.push(section.noted(&settings, CHILDREN_ONLY, why));
                 } else if !is_recursive && names.iter().any(|other| is_below(other, name)) {
                     let why = "datasets that are made below it later inherit the policy; those that are there do not";
                     notes.push(section.about(why));
@@ -258,6 +274,7 @@ impl Config {
             }
             wanted.insert(name, if is_skipped { None } else { values });
             if is_recursive {
+                settings.remove(CHILDREN_ONLY);
                 passed.insert(name, settings);
             }
         }
@@ -306,7 +323,12 @@ fn values(settings: &Settings) -> Result<Option<Values>, Unlike> {
 impl Section {
     /// About one of its settings.
     fn note(&self, key: &str, why: &str) -> Note {
-        let setting = self.settings.get(key);
+        self.noted(&self.settings, key, why)
+    }
+
+    /// About one of those that apply to it.
+    fn noted(&self, settings: &Settings, key: &str, why: &str) -> Note {
+        let setting = settings.get(key);
         Note {
             line: setting.map_or(self.line, |setting| setting.line),
             section: self.name.clone(),
@@ -323,13 +345,7 @@ impl Section {
     /// The policy of its settings; tells of the one that keeps it from being taken over.
     fn values(&self, settings: &Settings, notes: &mut Vec<Note>) -> Option<Values> {
         values(settings).unwrap_or_else(|(key, why)| {
-            let setting = settings.get(key);
-            notes.push(Note {
-                line: setting.map_or(self.line, |setting| setting.line),
-                section: self.name.clone(),
-                setting: setting.map_or_else(String::new, |setting| format!("{key} = {}", setting.value)),
-                why,
-            });
+            notes.push(self.noted(settings, key, &why));
             None
         })
     }
@@ -458,6 +474,20 @@ monitor = no
         let expected = ["tank/a hourly=36 daily=30 monthly=3", "tank/b hourly=36 daily=30 monthly=3"];
         assert_eq!(shown(&found), expected);
         assert!(notes(&found)[0].starts_with("4: [tank] process_children_only = yes: "), "{found:?}");
+        // In a template the one counts and the other does not, as there.
+        let text =
+            "[tank]\nuse_template = odd\n[template_odd]\nrecursive = yes\nprocess_children_only = yes\n";
+        let found = import(text, &datasets);
+        assert!(found.set.is_empty(), "{found:?}");
+        assert!(
+            notes(&found)[0].starts_with("4: [template_odd] recursive = yes: has no effect"),
+            "{found:?}"
+        );
+        let found = import(&text.replace("use_t", "recursive = yes\nuse_t"), &datasets);
+        assert_eq!(
+            shown(&found),
+            ["tank/a hourly=48 daily=90 monthly=6", "tank/b hourly=48 daily=90 monthly=6"]
+        );
     }
 
     #[test]

@@ -36,7 +36,7 @@ fn row(name: &str, one: &PeriodPolicy, exact: bool) -> Vec<String> {
         Some(time) if exact => time.to_string(),
         Some(time) => date_to_minute(time),
     };
-    let next = if one.is_due && !exact { "now".to_owned() } else { time(one.next) };
+    let next = if one.due && !exact { "now".to_owned() } else { time(one.next) };
     let source = match &one.source {
         Source::Inherited(from) => format!("inherited from {from}"),
         Source::Local => "local".to_owned(),
@@ -72,7 +72,7 @@ mod tests {
             snapshots,
             newest: (snapshots > 0).then_some(1_700_000_000),
             next: Some(1_700_003_600).filter(|_| keep.is_some()),
-            is_due: snapshots == 0,
+            due: snapshots == 0,
         };
         let policy =
             |name: &str, periods| DatasetPolicy { name: name.into(), format: Format::Autosnap, periods };

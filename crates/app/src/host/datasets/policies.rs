@@ -66,11 +66,11 @@ fn one(live: &Live, dataset: DatasetId) -> DatasetPolicy {
         let created: Vec<_> =
             snapshots.iter().filter(|one| one.periods.contains(&period)).map(|one| one.created).collect();
         let keep = policy.get(&period).copied();
-        let is_due = keep.is_some_and(|keep| keep > 0) && is_due(period, now, created.iter().copied());
+        let due = keep.is_some_and(|keep| keep > 0) && is_due(period, now, created.iter().copied());
         let end = period.around(now).map(|(_, end)| end);
-        let next = if is_due { Some(now) } else { end.filter(|_| keep.is_some_and(|keep| keep > 0)) };
+        let next = if due { Some(now) } else { end.filter(|_| keep.is_some_and(|keep| keep > 0)) };
         let (snapshots, newest) = (created.len() as u64, created.last().copied());
-        PeriodPolicy { period, keep, source, snapshots, newest, next, is_due }
+        PeriodPolicy { period, keep, source, snapshots, newest, next, due }
     };
     let format = format_of(pool, dataset);
     DatasetPolicy { name: pool.full_name(dataset), format, periods: Period::ALL.map(of).into() }

@@ -209,7 +209,7 @@ fn a_rehearsal_tells_what_would_be_done_and_does_nothing() {
     assert!(weekly.newest.is_some_and(|newest| newest >= now));
     run(&bed.host, &[]);
     let hourly = &show(&["tank/a"])[0].periods[1];
-    assert_eq!((hourly.snapshots, hourly.next, hourly.is_due), (1, Some(BEGIN - BEGIN % HOUR + HOUR), false));
+    assert_eq!((hourly.snapshots, hourly.next, hourly.due), (1, Some(BEGIN - BEGIN % HOUR + HOUR), false));
     assert!(show(&["tank/b"])[0].periods.iter().all(|one| one.keep.is_none() && one.next.is_none()));
 }
 
