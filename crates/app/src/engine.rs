@@ -10,7 +10,8 @@ use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::name::pool_of;
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::snapshots::{
-    DestroySnapshots, Held, Hold, Holds, Release, RenameSnapshot, Rollback, RolledBack, Snapshot, Taken,
+    DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release, RenameSnapshot, Rollback, RolledBack,
+    Snapshot, Taken,
 };
 use crate::api::trace::Trace;
 use crate::api::{Done, Items, Result, fs, policy, pool};
@@ -79,6 +80,10 @@ pub trait Engine: Send + Sync {
     fn fs_destroy_snapshots(&self, request: DestroySnapshots) -> Result<fs::Destroyed>;
     /// Has a dataset hold again what a snapshot holds.
     fn fs_rollback(&self, request: Rollback) -> Result<RolledBack>;
+    /// Makes a dataset that begins as a snapshot, and mounts it.
+    fn fs_clone(&self, request: MakeClone) -> Result<fs::Created>;
+    /// Has a clone take over the snapshots up to its origin.
+    fn fs_promote(&self, request: Promote) -> Result<Done>;
     /// Renames snapshots; all of them or none.
     fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done>;
     /// Places a hold on snapshots; on all of them or none.
@@ -241,6 +246,8 @@ verbs! {
     Snapshot, fs_snapshot, "/v1/fs/snapshot" changes(names) => Taken, checked;
     DestroySnapshots, fs_destroy_snapshots, "/v1/fs/destroy-snapshots" changes(name unless dry_run)
         => fs::Destroyed, checked;
+    MakeClone, fs_clone, "/v1/fs/clone" changes(name) => fs::Created, checked;
+    Promote, fs_promote, "/v1/fs/promote" changes(name) => Done;
     Rollback, fs_rollback, "/v1/fs/rollback" changes(name) => RolledBack, checked;
     RenameSnapshot, fs_rename_snapshot, "/v1/fs/rename-snapshot" changes(from) => Done, checked;
     Hold, fs_hold, "/v1/fs/hold" changes(names) => Done, checked;

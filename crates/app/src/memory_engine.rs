@@ -7,8 +7,8 @@ use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pool::{PoolStatus, State, Vdev};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::snapshots::{
-    DestroySnapshots, Held, Hold, Holds, Release, RenameSnapshot, Rollback, RolledBack, Snapshot, Tag, Taken,
-    chosen, spans,
+    DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release, RenameSnapshot, Rollback, RolledBack,
+    Snapshot, Tag, Taken, chosen, spans,
 };
 use crate::api::trace::Trace;
 use crate::api::{
@@ -229,7 +229,7 @@ impl Engine for MemoryEngine {
         }
         let below = |name: &str| name.strip_prefix(&request.name).is_some_and(|rest| rest.starts_with('@'));
         self.datasets.lock().retain(|name, _| *name != request.name && !below(name));
-        Ok(fs::Destroyed { destroyed: vec![request.name], reclaimed: 0 })
+        Ok(fs::Destroyed { destroyed: vec![request.name], reclaimed: 0, kept: vec![] })
     }
 
     fn fs_rename(&self, request: fs::Rename) -> Result<Done> {
@@ -263,11 +263,21 @@ impl Engine for MemoryEngine {
         if !request.dry_run {
             self.datasets.lock().retain(|name, _| !destroyed.contains(name));
         }
-        Ok(fs::Destroyed { destroyed, reclaimed: 0 })
+        Ok(fs::Destroyed { destroyed, reclaimed: 0, kept: vec![] })
     }
 
     fn fs_rollback(&self, request: Rollback) -> Result<RolledBack> {
-        self.known(&request.name).map(|()| RolledBack { destroyed: vec![] })
+        self.known(&request.name).map(|()| RolledBack { destroyed: vec![], kept: None })
+    }
+
+    fn fs_clone(&self, request: MakeClone) -> Result<fs::Created> {
+        self.known(&request.snapshot)?;
+        self.datasets.lock().insert(request.name.clone(), request.properties);
+        Ok(fs::Created { created: vec![request.name] })
+    }
+
+    fn fs_promote(&self, request: Promote) -> Result<Done> {
+        self.known(&request.name).map(|()| Done {})
     }
 
     fn fs_hold(&self, request: Hold) -> Result<Done> {

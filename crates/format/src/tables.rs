@@ -84,6 +84,8 @@ pub const ATTACHED_MAX: u32 = 1 << (WITHIN_BITS - DATASET_BITS);
 pub const TAG_MAX: usize = 255;
 /// Flag of a snapshot: it is destroyed with its last hold.
 pub const SNAPSHOT_DEFERRED: u32 = 1;
+/// Flag of a snapshot: it was destroyed, and is there for its clones alone.
+pub const SNAPSHOT_HIDDEN: u32 = 2;
 
 impl Table {
     const ALL: [Self; 20] = [
@@ -208,10 +210,10 @@ layout! {
         name_len: u16 = 128,
         /// Salt of the hashes of names in it.
         name_salt: [u8; NAME_SALT_LEN] = 136,
-        /// Of a clone, the dataset of the snapshot that it began as. Reserved.
-        origin: u64 = 152,
-        /// That snapshot's `high`. Reserved.
-        origin_high: u64 = 160,
+        /// Of a clone, the dataset of the snapshot that it began as; else 0.
+        origin: DatasetId = 152,
+        /// That snapshot's `high`; else 0.
+        origin_high: BlockId = 160,
         /// Key that its names and contents are sealed with; 0 is none. Reserved.
         key: u32 = 168,
         /// None is defined.
@@ -220,6 +222,8 @@ layout! {
         inodes: u64 = 176,
         /// Its snapshots. Reserved: 0 is not counted.
         snapshots: u64 = 184,
+        /// Of `referenced`, bytes of blocks with ids up to `origin_high`.
+        inherited: u64 = 192,
     }
 }
 
@@ -252,6 +256,10 @@ pub struct DatasetRecord {
     pub birth: u64,
     /// Upper bound of bytes held by its snapshots alone.
     pub held: u64,
+    /// Of a clone, the snapshot that it began as: its dataset and its `high`.
+    pub origin: Option<(DatasetId, BlockId)>,
+    /// Of `referenced`, bytes of blocks with ids up to the `high` of its origin: they are that one's.
+    pub inherited: u64,
     /// Salt of the hashes of names in it ([`NameKey`](crate::items::NameKey)): random, never shown.
     pub name_salt: [u8; NAME_SALT_LEN],
     /// The last part of its name; the pool's name is the root dataset's.
@@ -259,6 +267,16 @@ pub struct DatasetRecord {
 }
 
 impl DatasetRecord {
+    /// Whether a block is its origin's, if it is there: that one has it, or had it when this one began.
+    pub fn is_inherited(&self, block: BlockId) -> bool {
+        self.origin.is_some_and(|(_, high)| block <= high)
+    }
+
+    /// Of `referenced`, bytes of blocks that are not its origin's.
+    pub fn own(&self) -> u64 {
+        self.referenced.saturating_sub(self.inherited)
+    }
+
     /// The record's bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; DatasetHead::SIZE];
@@ -279,12 +297,13 @@ impl DatasetRecord {
             stored: self.stored,
             name_len: self.name.len() as u16,
             name_salt: self.name_salt,
-            origin: 0,
-            origin_high: 0,
+            origin: self.origin.map_or(DatasetId::new(0), |(dataset, _)| dataset),
+            origin_high: self.origin.map_or(BlockId::new(0), |(_, high)| high),
             key: 0,
             flags: 0,
             inodes: 0,
             snapshots: 0,
+            inherited: self.inherited,
         }
         .put(&mut out);
         out.extend_from_slice(self.name.as_bytes());
@@ -295,7 +314,6 @@ impl DatasetRecord {
     pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
         const WHAT: &str = "dataset record";
         let head = DatasetHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
-        ensure(head.origin == 0 && head.origin_high == 0, "clones of snapshots", Reason::Feature)?;
         ensure(head.key == 0, "datasets with a key", Reason::Feature)?;
         ensure(head.flags == 0, "flags of datasets", Reason::Feature)?;
         let name = &bytes[DatasetHead::SIZE..];
@@ -303,12 +321,18 @@ impl DatasetRecord {
         ensure(name.len() == usize::from(head.name_len) && flags_fit, WHAT, Reason::Range)?;
         ensure(!name.is_empty() && !name.contains(&b'/'), WHAT, Reason::Range)?;
         ensure(head.created.nanos < 1_000_000_000, WHAT, Reason::Range)?;
-        let amounts = [head.referenced, head.logical, head.stored, head.held];
+        let amounts = [head.referenced, head.logical, head.stored, head.held, head.inherited];
         ensure_countable(&amounts, WHAT)?;
         ensure((1..=MAX_DATASET).contains(&head.id.get()), WHAT, Reason::Range)?;
         ensure_countable(&[head.next_inode, head.birth], WHAT)?;
         let name = std::str::from_utf8(name).map_err(|_| Corrupt::new(WHAT, Reason::Range))?;
         ensure(!name.chars().any(char::is_control), WHAT, Reason::Range)?;
+        let origin = (head.origin.get() > 0).then_some((head.origin, head.origin_high));
+        ensure(origin.is_none_or(|(of, _)| of != head.id && of.get() <= MAX_DATASET), WHAT, Reason::Range)?;
+        // With a lower one it would free what its origin holds.
+        let is_protected = head.origin_high <= head.protected_below;
+        ensure(is_protected && origin.is_some() == (head.origin_high.get() > 0), WHAT, Reason::Range)?;
+        ensure(head.inherited <= head.referenced, WHAT, Reason::Range)?;
         Ok(Self {
             id: head.id,
             parent: head.parent,
@@ -323,6 +347,8 @@ impl DatasetRecord {
             created: head.created,
             birth: head.birth,
             held: head.held,
+            origin,
+            inherited: head.inherited,
             name_salt: head.name_salt,
             name: name.to_owned(),
         })
@@ -362,9 +388,9 @@ layout! {
         written: u64 = 128,
         /// Reserved.
         holds: u32 = 136,
-        /// Clones that began as it. Reserved.
+        /// Reserved: datasets name their origin.
         clones: u32 = 140,
-        /// [`SNAPSHOT_DEFERRED`].
+        /// [`SNAPSHOT_DEFERRED`], [`SNAPSHOT_HIDDEN`].
         flags: u32 = 144,
         /// Inodes in it. Reserved: 0 is not counted.
         inodes: u64 = 152,
@@ -396,6 +422,8 @@ pub struct SnapshotRecord {
     pub commit: CommitId,
     /// Whether it is destroyed with its last hold.
     pub deferred: bool,
+    /// Whether it was destroyed, and is there for its clones alone.
+    pub hidden: bool,
     /// Its name within the dataset.
     pub name: String,
 }
@@ -421,7 +449,10 @@ impl SnapshotRecord {
             written: 0,
             holds: 0,
             clones: 0,
-            flags: if self.deferred { SNAPSHOT_DEFERRED } else { 0 },
+            flags: [(self.deferred, SNAPSHOT_DEFERRED), (self.hidden, SNAPSHOT_HIDDEN)]
+                .into_iter()
+                .filter_map(|(is_set, flag)| is_set.then_some(flag))
+                .sum(),
             inodes: 0,
         }
         .put(&mut out);
@@ -435,7 +466,13 @@ impl SnapshotRecord {
         let head = SnapshotHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(head.holds == 0, "holds of snapshots", Reason::Feature)?;
         ensure(head.clones == 0, "clones of snapshots", Reason::Feature)?;
-        ensure(head.flags & !SNAPSHOT_DEFERRED == 0, "flags of snapshots", Reason::Feature)?;
+        ensure(
+            head.flags & !(SNAPSHOT_DEFERRED | SNAPSHOT_HIDDEN) == 0,
+            "flags of snapshots",
+            Reason::Feature,
+        )?;
+        let both = SNAPSHOT_DEFERRED | SNAPSHOT_HIDDEN;
+        ensure(head.flags != both, WHAT, Reason::Range)?;
         let name = &bytes[SnapshotHead::SIZE..];
         ensure(name.len() == usize::from(head.name_len) && head.has_root <= 1, WHAT, Reason::Range)?;
         ensure(!name.is_empty() && !name.contains(&b'/'), WHAT, Reason::Range)?;
@@ -458,6 +495,7 @@ impl SnapshotRecord {
             created: head.created,
             commit: CommitId::new(head.commit),
             deferred: head.flags & SNAPSHOT_DEFERRED != 0,
+            hidden: head.flags & SNAPSHOT_HIDDEN != 0,
             name: name.to_owned(),
         })
     }

@@ -147,6 +147,8 @@ fn dataset() -> DatasetRecord {
         created: Timestamp::default(),
         birth: 1,
         held: 0,
+        origin: None,
+        inherited: 0,
         name_salt: [9; 16],
         name: "tank".into(),
     }
@@ -409,6 +411,19 @@ fn an_inode_whose_counters_would_overflow_is_refused() {
 }
 
 #[test]
+fn a_clone_that_its_origin_does_not_protect_is_refused() {
+    let origin = Some((DatasetId::new(2), BlockId::new(7)));
+    let clone = DatasetRecord { origin, protected_below: BlockId::new(7), inherited: 1, ..dataset() };
+    let decode = |record: &DatasetRecord| DatasetRecord::decode(&record.encode());
+    assert_eq!(decode(&clone), Ok(clone.clone()));
+    refused(&clone, decode, "a low protection", |c| c.protected_below = BlockId::new(6));
+    refused(&clone, decode, "itself", |c| c.origin = Some((c.id, BlockId::new(7))));
+    refused(&clone, decode, "no height", |c| c.origin = Some((DatasetId::new(2), BlockId::new(0))));
+    refused(&clone, decode, "no dataset", |c| c.origin = Some((DatasetId::new(0), BlockId::new(7))));
+    refused(&clone, decode, "more than all", |c| c.inherited = 2);
+}
+
+#[test]
 fn what_later_versions_keep_in_tables_logs_and_blocks_is_refused_by_name() {
     fn told<T: std::fmt::Debug>(result: Result<T, Corrupt>) -> String {
         result.expect_err("it is not of this version").to_string()
@@ -418,7 +433,6 @@ fn what_later_versions_keep_in_tables_logs_and_blocks_is_refused_by_name() {
         bytes
     };
     let dataset = |at| told(DatasetRecord::decode(&with(dataset().encode(), at)));
-    assert_eq!(dataset(152), "clones of snapshots: unsupported feature");
     assert_eq!(dataset(168), "datasets with a key: unsupported feature");
     assert_eq!(dataset(172), "flags of datasets: unsupported feature");
     let snapshot = SnapshotRecord {
@@ -433,12 +447,13 @@ fn what_later_versions_keep_in_tables_logs_and_blocks_is_refused_by_name() {
         created: Timestamp::default(),
         commit: CommitId::new(3),
         deferred: false,
+        hidden: false,
         name: "monday".into(),
     };
     let snapshot = |at| told(SnapshotRecord::decode(&with(snapshot.encode(), at)));
     assert_eq!(snapshot(136), "holds of snapshots: unsupported feature");
     assert_eq!(snapshot(140), "clones of snapshots: unsupported feature");
-    assert_eq!(snapshot(144), "flags of snapshots: unsupported feature");
+    assert_eq!(snapshot(145), "flags of snapshots: unsupported feature");
     let property = PropertyRecord { name: "atime".into(), value: "off".into() }.encode();
     assert_eq!(told(PropertyRecord::decode(&with(property, 2))), "received properties: unsupported feature");
     let op = encode_op(OpSeq::new(7), DatasetId::new(1), b"op");

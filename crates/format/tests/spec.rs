@@ -322,6 +322,7 @@ fn coded_constants() -> BTreeMap<String, u128> {
         tables::ATTACHED_MAX,
         tables::PIECE_MAX,
         tables::SNAPSHOT_DEFERRED,
+        tables::SNAPSHOT_HIDDEN,
         tables::TAG_MAX,
         tables::SECRET_LEN,
         tables::TABLE_KIND,

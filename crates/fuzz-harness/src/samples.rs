@@ -519,7 +519,7 @@ pub fn items() -> Vec<Vec<u8>> {
 }
 
 pub fn datasets() -> Vec<Vec<u8>> {
-    let record = |root, destroyed| DatasetRecord {
+    let record = |root, destroyed, origin| DatasetRecord {
         id: DatasetId::new(2),
         parent: DatasetId::new(1),
         guid: 3,
@@ -533,13 +533,16 @@ pub fn datasets() -> Vec<Vec<u8>> {
         created: TIME,
         birth: 9,
         held: 10,
+        origin,
+        inherited: 2,
         name_salt: [11; 16],
         name: "home".into(),
     };
     vec![
-        record(None, false).encode(),
-        record(Some(ptr(1)), false).encode(),
-        record(Some(ptr(1)), true).encode(),
+        record(None, false, None).encode(),
+        record(Some(ptr(1)), false, None).encode(),
+        record(Some(ptr(1)), false, Some((DatasetId::new(3), BlockId::new(4)))).encode(),
+        record(Some(ptr(1)), true, None).encode(),
     ]
 }
 
@@ -556,6 +559,7 @@ pub fn snapshots() -> Vec<Vec<u8>> {
         created: TIME,
         commit: CommitId::new(9),
         deferred: false,
+        hidden: false,
         name: "monday".into(),
     };
     vec![record(None).encode(), record(Some(ptr(1))).encode()]

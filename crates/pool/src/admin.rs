@@ -89,6 +89,16 @@ impl Pool {
     /// is free.
     pub fn create_dataset(&self, name: &str, properties: BTreeMap<String, String>) -> Result<Arc<Dataset>> {
         let _op = self.enter()?;
+        self.add_dataset(name, properties, |new| new)
+    }
+
+    /// The same within an operation, or with the gate closed, of what `begin` makes of an empty one's record.
+    pub(crate) fn add_dataset(
+        &self,
+        name: &str,
+        properties: BTreeMap<String, String>,
+        begin: impl FnOnce(DatasetRecord) -> DatasetRecord,
+    ) -> Result<Arc<Dataset>> {
         let (parent, last) =
             name.rsplit_once('/').ok_or_else(|| PoolError::Invalid(format!("{name} names a pool")))?;
         check_name(last).map_err(PoolError::Invalid)?;
@@ -98,7 +108,7 @@ impl Pool {
         }
         let mut datasets = self.datasets.write();
         let highest = datasets.keys().next_back().copied().unwrap_or(ROOT_DATASET);
-        let record = DatasetRecord {
+        let record = begin(DatasetRecord {
             id: self.next_dataset(highest)?,
             parent: parent.id(),
             guid: self.shared.store.world.entropy.next_u64(),
@@ -112,13 +122,16 @@ impl Pool {
             created: self.shared.store.world.clock.now(),
             birth: self.shared.store.open_commit().get(),
             held: 0,
+            origin: None,
+            inherited: 0,
             name_salt: crate::create::random(&*self.shared.store.world.entropy),
             name: last.to_owned(),
-        };
+        });
         let id = record.id;
         let mut properties = properties;
         properties.retain(|name, value| !(is_limit(name) && value == "0"));
         self.open_account(&parent, id, &properties)?;
+        self.shared.accounts.post(id, record.own() as i64);
         for (property, value) in &properties {
             self.store_property(id, property, value).inspect_err(|_| self.shared.accounts.close(id))?;
         }
@@ -134,6 +147,17 @@ impl Pool {
         drop(datasets);
         self.refresh_settings();
         Ok(dataset)
+    }
+
+    /// Takes a dataset that was just added away again, in the same operation.
+    pub(crate) fn remove_added(&self, id: DatasetId) {
+        let Some(dataset) = self.datasets.write().remove(&id) else { return };
+        self.shared.accounts.close(id);
+        let mut tables = self.tables.lock();
+        for name in dataset.local_properties().keys() {
+            // The leaf was just changed, and is in memory.
+            drop(tables.remove(&TableNodes(&self.shared.store), &Table::property_key(id, name)));
+        }
     }
 
     /// A dataset id above all that were ever given: ids are never reused, so the highest is remembered

@@ -18,6 +18,7 @@ use larder_store::codec::Codec;
 use larder_store::{Dedup, PoolError, Result, Store};
 use larder_sync::{Mutex, RwLock};
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 /// Parts of a pool.
@@ -68,6 +69,7 @@ impl Pool {
         }
         check_parents(&datasets)?;
         let mut snapshots = snapshots_of(&datasets, snapshots)?;
+        find_origins(&mut snapshots, &datasets)?;
         for (dataset, high, number, entry) in attached {
             snapshots.adopt((dataset, high), number, entry);
         }
@@ -100,6 +102,7 @@ impl Pool {
             cleaner: Default::default(),
             waker: OnceLock::new(),
             snapshots: Mutex::new(snapshots),
+            measured: Default::default(),
             destroying: Mutex::new(()),
             shared,
         });
@@ -147,11 +150,42 @@ fn check_parents(datasets: &Datasets) -> Result<()> {
     Ok(())
 }
 
+/// The origins of clones are there.
+fn find_origins(snapshots: &mut Snapshots, datasets: &Datasets) -> Result<()> {
+    let bad = |reason| Err(Corrupt::new("origin of a clone", reason).into());
+    for (id, dataset) in datasets {
+        let Some((of, high)) = dataset.state.read().record.origin else { continue };
+        if !snapshots.taken.contains_key(&(of, high)) {
+            return bad(Reason::Identity);
+        }
+        // Its own come later.
+        if snapshots.of(*id).any(|one| one.record.high <= high) {
+            return bad(Reason::Order);
+        }
+        snapshots.set_origin(*id, Some((of, high)));
+    }
+    for id in datasets.keys() {
+        // More steps than there are datasets are a circle.
+        let mut at = Some(*id);
+        for _ in 0..=datasets.len() {
+            at = at.and_then(|id| snapshots.origin(id)).map(|origin| origin.dataset);
+        }
+        if at.is_some() {
+            return bad(Reason::Order);
+        }
+    }
+    Ok(())
+}
+
 /// Snapshots as the tables hold them.
 fn snapshots_of(datasets: &Datasets, records: Vec<SnapshotRecord>) -> Result<Snapshots> {
     let bad = |reason| PoolError::from(Corrupt::new("snapshot record", reason));
     let mut snapshots = Snapshots::default();
+    let mut highs = BTreeSet::new();
     for record in records {
+        if !highs.insert(record.high) {
+            return Err(bad(Reason::Identity));
+        }
         let head = datasets.get(&record.dataset).ok_or_else(|| bad(Reason::Identity))?;
         // With a lower one the head would free what the snapshot holds.
         if head.state.read().record.protected_below < record.high {

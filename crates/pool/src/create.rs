@@ -320,6 +320,8 @@ impl Pool {
             created,
             birth: 1,
             held: 0,
+            origin: None,
+            inherited: 0,
             name_salt: random(&*entropy),
             name: spec.name.clone(),
         };

@@ -71,6 +71,8 @@ pub struct Settings {
 pub struct Usage {
     /// Space of its blocks, before replication and parity.
     pub referenced: u64,
+    /// The same without blocks that are the origin's of a clone.
+    pub own: u64,
     /// Plain bytes of its records.
     pub logical: u64,
     /// Stored bytes of its records.
@@ -155,6 +157,8 @@ impl Dataset {
             created: record.created,
             birth: record.commit.get(),
             name: record.name.clone(),
+            origin: None,
+            inherited: 0,
             ..before
         };
         let dataset = Self::new(Weak::clone(&head.shared), as_head, BTreeMap::new(), settings);
@@ -226,7 +230,12 @@ impl Dataset {
     pub fn usage(&self) -> Usage {
         let state = self.state.read();
         let record = &state.record;
-        Usage { referenced: record.referenced, logical: record.logical, stored: record.stored }
+        Usage {
+            referenced: record.referenced,
+            own: record.own(),
+            logical: record.logical,
+            stored: record.stored,
+        }
     }
 
     /// Whether something changed in it since it was first committed that no commit holds.
@@ -287,10 +296,10 @@ impl Dataset {
         }
         let mut state = self.change();
         self.check_whole()?;
-        let (before, dirty) = (state.record.referenced, state.tree.dirty_bytes());
+        let (before, dirty) = (state.record.own(), state.tree.dirty_bytes());
         let mut update = Update { shared: op.shared(), dataset: self.id, state: &mut state, touched: false };
         let result = change(&mut update);
-        let (touched, after) = (update.touched, state.record.referenced);
+        let (touched, after) = (update.touched, state.record.own());
         op.shared().accounts.post(self.id, after.wrapping_sub(before) as i64);
         let more = state.tree.dirty_bytes() as i64 - dirty as i64;
         op.shared().store.unsealed.fetch_add(more, Ordering::Relaxed);
@@ -513,6 +522,7 @@ impl Update<'_> {
     pub fn forget_lost(&mut self, stored: u64, logical: u64) {
         let record = &mut self.state.record;
         record.referenced = record.referenced.saturating_sub(stored);
+        record.inherited = record.inherited.min(record.referenced);
         record.stored = record.stored.saturating_sub(stored);
         record.logical = record.logical.saturating_sub(logical);
         self.shared.freeing.leave_to_gc(stored);
@@ -523,6 +533,9 @@ impl Update<'_> {
     pub fn link_block(&mut self, ptr: BlockPtr, logical: u64) {
         let record = &mut self.state.record;
         record.referenced += u64::from(ptr.place.footprint());
+        if record.is_inherited(ptr.id) {
+            record.inherited += u64::from(ptr.place.footprint());
+        }
         record.stored += u64::from(ptr.place.stored);
         record.logical += logical;
         self.touch();
@@ -549,6 +562,10 @@ impl Update<'_> {
     pub fn drop_block(&mut self, ptr: BlockPtr, logical: u64) {
         let record = &mut self.state.record;
         record.referenced = record.referenced.saturating_sub(u64::from(ptr.place.footprint()));
+        if record.is_inherited(ptr.id) {
+            record.inherited = record.inherited.saturating_sub(u64::from(ptr.place.footprint()));
+        }
+        record.inherited = record.inherited.min(record.referenced);
         record.stored = record.stored.saturating_sub(u64::from(ptr.place.stored));
         record.logical = record.logical.saturating_sub(logical);
         self.shared.damage.doubt(self.dataset, ptr.id);

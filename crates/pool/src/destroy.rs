@@ -6,20 +6,25 @@
 //! step an operation of its own; the extents that it takes out die with the next commit like any others.
 //! When the tree is empty and nobody holds the dataset any more, the record goes.
 //!
+//! **Clones.** The tree of a clone, nearly all of which is its origin's, is not taken down: it becomes a note of
+//! remains ([`crate::remains`]), and the clone is empty at once. A dataset that has the origins of clones gives them to
+//! the clone of the newest before it goes: [`Pool::promote`].
+//!
 //! **A crash** leaves the mark or not; with it, the tree as the last commit has it: one that lacks what was
 //! taken out, so that nothing dies twice and nothing is forgotten. Import goes on where that commit was.
 //!
 //! **Somebody who still holds it** (a call into a volume that was detached a moment ago) may change the
 //! tree even now; what it adds is taken out again. That is why the record waits for it.
 
-use crate::dataset::{Dataset, Look, ROOT_DATASET};
+use crate::dataset::{Dataset, Look, ROOT_DATASET, State};
 use crate::pool::Pool;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::segment::SegmentState;
-use larder_format::tables::Table;
+use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
 use larder_format::{BlockPtr, DatasetId};
 use larder_mutants::{Mutant, mutated};
+use larder_sorted::tree::Tree;
 use larder_store::{DatasetNodes, PoolError, Result, TableNodes};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -27,42 +32,116 @@ use std::sync::Arc;
 
 /// Entries that one step takes out of a tree when somebody waits for their space.
 pub(crate) const STEP: usize = 1024;
+/// Times that a clone somebody writes to is committed.
+const TRIES: u32 = 10;
 
 impl Pool {
     /// Destroys a dataset without children. Its name is free at once, and nothing counts for its parents
     /// any more; its blocks are freed by [`Pool::destroy_step`]. Durable with the next commit.
     ///
     /// # Errors
-    /// [`PoolError::Busy`] when it has children or snapshots or is the pool's root.
+    /// [`PoolError::Busy`] when it has children or snapshots, or is the pool's root, or a clone that somebody writes to
+    /// all the time.
     pub fn destroy_dataset(&self, id: DatasetId) -> Result<()> {
-        let _removing = self.removing();
-        let _op = self.enter()?;
-        let _complete = self.destroying.lock();
-        let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
+        for _ in 0..TRIES {
+            let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
+            self.check_destroyable(id)?;
+            while self.destroy_unneeded()? {}
+            let heir = self.heir(id);
+            if heir.is_some() || dataset.state.read().record.origin.is_some() {
+                self.commit()?;
+            }
+            let destroyed = match heir {
+                Some(heir) => self.try_bequeath(&dataset, heir)?,
+                None => self.try_destroy(&dataset)?,
+            };
+            if destroyed {
+                return Ok(());
+            }
+        }
+        Err(PoolError::Busy(format!("{} is being written to", self.full_name(id))))
+    }
+
+    /// The clone that takes over the snapshots that a dataset has only for its clones.
+    pub(crate) fn heir(&self, id: DatasetId) -> Option<DatasetId> {
+        let snapshots = self.snapshots.lock();
+        snapshots.of(id).rev().find_map(|one| snapshots.clones((id, one.record.high)).next())
+    }
+
+    pub(crate) fn check_destroyable(&self, id: DatasetId) -> Result<()> {
         if id == ROOT_DATASET {
             return Err(PoolError::Busy("the pool's root dataset goes with the pool".into()));
         }
         if !self.children(id).is_empty() {
             return Err(PoolError::Busy(format!("{} has children", self.full_name(id))));
         }
-        self.check_no_snapshots(id)?;
-        let mut tables = self.tables.lock();
-        for name in dataset.local_properties().keys() {
-            tables.remove(&TableNodes(&self.shared.store), &Table::property_key(id, name))?;
+        self.check_no_snapshots(id)
+    }
+
+    /// Destroys a dataset, unless it has hidden snapshots again, or is a clone that has changed since the last commit.
+    fn try_destroy(&self, dataset: &Arc<Dataset>) -> Result<bool> {
+        let id = dataset.id();
+        let _removing = self.removing();
+        let _op = self.enter()?;
+        let _complete = self.destroying.lock();
+        self.check_destroyable(id)?;
+        if self.snapshots.lock().of(id).next().is_some() {
+            return Ok(false);
         }
-        drop(tables);
-        dataset.local.write().clear();
+        self.destroy_within(dataset)
+    }
+
+    /// The same within an operation, or with the gate closed, of one that has no snapshots.
+    pub(crate) fn destroy_within(&self, dataset: &Arc<Dataset>) -> Result<bool> {
+        let id = dataset.id();
+        let local = dataset.local_properties();
+        let properties = |are_there: bool| {
+            let each = local.iter().map(|(name, value)| {
+                let record = PropertyRecord { name: name.clone(), value: value.clone() };
+                (Table::property_key(id, name), are_there.then(|| record.encode()))
+            });
+            each.collect::<Vec<_>>()
+        };
         {
             let mut state = dataset.state.write();
+            if state.record.origin.is_some() && state.tree.is_dirty() {
+                return Ok(false);
+            }
+            self.change_tables(&properties(false))?;
+            self.leave_clone(&mut state).inspect_err(|_| {
+                // The leaves were just changed, and are in memory; else the pool is suspended.
+                drop(self.change_tables(&properties(true)));
+            })?;
             state.record.destroyed = true;
             // Its parent may be destroyed, and gone, before its own tree is down.
             state.record.parent = ROOT_DATASET;
             state.changed = true;
         }
+        dataset.local.write().clear();
         self.shared.intent.notes.lock().note_removal();
         self.datasets.write().remove(&id);
-        self.destroyed.lock().insert(id, dataset);
+        self.destroyed.lock().insert(id, Arc::clone(dataset));
         self.shared.accounts.close(id);
+        Ok(true)
+    }
+
+    /// The tree of a clone, as it is committed, becomes a note of remains. Another dataset stays as it is.
+    fn leave_clone(&self, state: &mut State) -> Result<()> {
+        let Some((_, floor)) = state.record.origin else { return Ok(()) };
+        let high = self.shared.store.core.lock().take_ids(1);
+        let root = state.tree.committed_root();
+        self.leave_remains(state, high, floor, root)?;
+        state.tree = Tree::empty();
+        state.record = DatasetRecord {
+            root: None,
+            referenced: 0,
+            logical: 0,
+            stored: 0,
+            origin: None,
+            inherited: 0,
+            ..state.record.clone()
+        };
+        self.snapshots.lock().set_origin(state.record.id, None);
         Ok(())
     }
 
@@ -109,7 +188,7 @@ impl Pool {
                 }
             }
         }
-        self.remains_step()
+        Ok(self.destroy_unneeded()? || self.remains_step()?)
     }
 
     /// Takes up to `max` entries out of a dataset's tree; returns their number.

@@ -165,7 +165,7 @@ impl Pool {
     pub fn marked_snapshots(&self, dataset: DatasetId, property: &str) -> Vec<MarkedSnapshot> {
         let snapshots = self.snapshots.lock();
         let marked = |Snapshot { record, attached, .. }: &Snapshot| {
-            let (_, value) = attached.properties.get(property)?;
+            let (_, value) = attached.properties.get(property).filter(|_| !record.hidden)?;
             let held_by = attached.holds.keys().next().cloned();
             Some(MarkedSnapshot { record: record.clone(), value: value.clone(), held_by })
         };

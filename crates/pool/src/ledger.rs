@@ -315,6 +315,27 @@ impl Damage {
         ledger.wanted.trees.insert((dataset, HEAD));
     }
 
+    /// A tree has another name from now on, or one besides: so has what is damaged in it.
+    pub(crate) fn moved(&self, from: (DatasetId, BlockId), to: (DatasetId, BlockId), is_gone: bool) {
+        let ledger = &mut *self.ledger.lock();
+        let of_it = ledger.entries.iter().filter(|(name, _)| (name.0, name.1) == from);
+        let of_it: Vec<_> = of_it.map(|(name, (_, entry))| (*name, *entry)).collect();
+        for (name, entry) in of_it {
+            ledger.add(DamageRecord { dataset: to.0, snapshot: to.1, ..entry });
+            if is_gone {
+                ledger.remove(&name);
+            }
+        }
+        let is_wanted = ledger.wanted.trees.contains(&from);
+        if is_gone {
+            ledger.wanted.trees.remove(&from);
+        }
+        if is_wanted {
+            ledger.wanted.trees.insert(to);
+        }
+        self.count.store(ledger.entries.len() as u64, Ordering::Release);
+    }
+
     /// Import: the table has this entry. What does not decode is passed over.
     pub fn adopt(&self, number: u64, value: &[u8]) {
         let ledger = &mut *self.ledger.lock();

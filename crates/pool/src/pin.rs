@@ -26,10 +26,13 @@ impl Pool {
             let lineage = dataset.id();
             let of: Arc<str> = self.tree_name(&dataset).into();
             let state = dataset.state.read();
-            let (mut predecessor, mut protected_below) = (None, BlockId::new(0));
+            let snapshots = self.lineage(lineage);
+            let (mut predecessor, mut protected_below) = snapshots
+                .origin
+                .map_or((None, BlockId::new(0)), |of| (of.root.map(|root| (root, of.high)), of.high));
             let origin = origins.len() as u32;
             origins.push(lineage);
-            let mut add = |name, root, referenced, predecessor, protected_below| {
+            let mut add = |name, root, referenced, inherited, predecessor, protected_below| {
                 let number = members.len() as u32;
                 members.push(PinnedTree {
                     number,
@@ -38,21 +41,23 @@ impl Pool {
                     name,
                     root,
                     referenced,
+                    inherited,
                     predecessor,
                     protected_below,
                 });
             };
-            for snapshot in self.snapshots(lineage) {
+            for snapshot in snapshots.taken {
                 if let Some(root) = snapshot.root {
                     let name = format!("{of}@{}", snapshot.name).into();
-                    add(name, root, snapshot.referenced, predecessor, protected_below);
+                    add(name, root, snapshot.referenced, None, predecessor, protected_below);
                 }
                 predecessor = snapshot.root.map(|root| (root, snapshot.high));
                 protected_below = snapshot.high;
             }
-            held += state.record.held;
+            held = held.saturating_add(state.record.held);
             if let Some(root) = state.tree.committed_root() {
-                add(of, root, state.record.referenced, predecessor, protected_below);
+                let inherited = state.record.origin.map(|(_, high)| (high, state.record.inherited));
+                add(of, root, state.record.referenced, inherited, predecessor, protected_below);
             }
         }
         let left = self.freeing().left_bytes();

@@ -50,6 +50,8 @@ pub struct PinnedTree {
     pub root: BlockPtr,
     /// Footprints of what its extents name, bytes, as its record has it.
     pub referenced: u64,
+    /// Of a clone's head, the high id of its origin, and bytes of `referenced` that are blocks up to it.
+    pub inherited: Option<(BlockId, u64)>,
     /// The tree before it in its lineage, and the highest id that one may hold.
     pub predecessor: Option<(BlockPtr, BlockId)>,
     /// The highest id that a snapshot before it protects, 0 without one.

@@ -15,7 +15,7 @@ use crate::rebuilt::Rebuilt;
 use crate::resting::{AllResting, Resting};
 use crate::sealing::Sealing;
 use crate::shared::Shared;
-use crate::snapshots::Snapshots;
+use crate::snapshots::{Measured, Snapshots};
 use larder_format::{CommitId, DatasetId, Incarnation, Timestamp};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::tree::Tree;
@@ -97,6 +97,8 @@ pub struct Pool {
     pub(crate) cleaner: Cleaner,
     pub(crate) waker: OnceLock<Waker>,
     pub(crate) snapshots: Mutex<Snapshots>,
+    /// Measures of committed trees.
+    pub(crate) measured: Mutex<Measured>,
     /// Held while snapshots are out of the list that may come back to it, within an operation: whoever goes by the list
     /// to free or to give names waits.
     pub(crate) destroying: Mutex<()>,

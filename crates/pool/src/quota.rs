@@ -134,7 +134,7 @@ impl Pool {
             let parent = Some(dataset.parent()).filter(|&parent| parent != dataset.id());
             let limits = Limits::of(&dataset.local.read());
             let record_size = dataset.settings().record_size;
-            (dataset.id(), Account::new(parent, limits, record_size, dataset.usage().referenced))
+            (dataset.id(), Account::new(parent, limits, record_size, dataset.usage().own))
         }));
     }
 }

@@ -34,15 +34,11 @@ use larder_format::node::Key;
 use larder_format::tables::{RemainsRecord, Table};
 use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_sorted::tree::{Remain, Remains as Walk};
-use larder_store::{DatasetNodes, PoolError, Result, TableNodes};
-use std::collections::BTreeMap;
+use larder_store::{DatasetNodes, Result, TableNodes};
 use std::sync::Arc;
 
 /// Nodes that a step reads: commits wait for it, and with fewer it might not come down to a leaf.
 const STEP: usize = 64;
-
-/// Times that a measure looks for a head anew, some nodes of which are gone with later commits.
-const TRIES: u32 = 100;
 
 /// Blocks that a tree has alone, as far as a walk came.
 #[derive(Default)]
@@ -56,7 +52,13 @@ pub(crate) struct Alone {
 impl Alone {
     /// Footprints of the blocks, bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.records.iter().chain(&self.nodes).map(|ptr| u64::from(ptr.place.footprint())).sum()
+        let nodes = self.nodes.iter().map(|ptr| u64::from(ptr.place.footprint()));
+        self.records_bytes() + nodes.sum::<u64>()
+    }
+
+    /// Those of the records.
+    pub(crate) fn records_bytes(&self) -> u64 {
+        self.records.iter().map(|ptr| u64::from(ptr.place.footprint())).sum()
     }
 
     fn take(&mut self, remain: Remain<'_>, floor: BlockId) {
@@ -174,14 +176,19 @@ impl Pool {
     }
 
     /// The root of what came after the tree with this high id in its dataset.
-    fn after(&self, dataset: DatasetId, head: Option<&Dataset>, high: BlockId) -> Option<BlockPtr> {
+    pub(crate) fn after(
+        &self,
+        dataset: DatasetId,
+        head: Option<&Dataset>,
+        high: BlockId,
+    ) -> Option<BlockPtr> {
         let committed = head.and_then(|head| head.state.read().tree.committed_root());
         let snapshots = self.snapshots.lock();
         snapshots.after(dataset, high).next().map_or(committed, |next| next.root)
     }
 
     /// Goes on with a walk; whether there is more.
-    fn find_alone(&self, walk: &mut Walk, floor: BlockId, alone: &mut Alone) -> Result<bool> {
+    pub(crate) fn find_alone(&self, walk: &mut Walk, floor: BlockId, alone: &mut Alone) -> Result<bool> {
         let nodes = DatasetNodes(&self.shared.store);
         loop {
             let error = match walk.step(&nodes, STEP, |remain| alone.take(remain, floor)) {
@@ -206,86 +213,6 @@ impl Pool {
             if snapshots.holds_nothing(head.id()) { 0 } else { state.record.held.saturating_sub(bytes) };
         state.changed |= state.record.held != held;
         state.record.held = held;
-    }
-
-    /// Bytes that destroying these snapshots of a dataset frees; shared blocks are counted, though GC decides of them.
-    /// Reads the differences between them and their neighbours.
-    ///
-    /// # Errors
-    /// When there is no such snapshot, or a tree cannot be read.
-    pub fn snapshot_space(&self, dataset: DatasetId, names: &[String]) -> Result<u64> {
-        let going: Vec<_> = {
-            let snapshots = self.snapshots.lock();
-            let named = names.iter().map(|name| snapshots.named(dataset, name).map(|one| &one.record));
-            let named: BTreeMap<_, _> =
-                named.map(|one| one.map(|one| (one.high, one.root))).collect::<Result<_>>()?;
-            let mut floor = BlockId::new(0);
-            let with_floor = named.iter().map(|(high, root)| {
-                // Blocks of several in a row go with the last of them.
-                match snapshots.before(dataset, *high).map(|before| before.high) {
-                    Some(before) if named.contains_key(&before) => {}
-                    before => floor = before.unwrap_or(BlockId::new(0)),
-                }
-                (*high, *root, floor)
-            });
-            with_floor.collect()
-        };
-        let head = self.dataset(dataset);
-        let of = |(high, root, floor)| {
-            self.alone_bytes(floor, || (root, self.after(dataset, head.as_deref(), high)))
-        };
-        going.into_iter().map(of).sum()
-    }
-
-    /// Bytes that a snapshot of a dataset, or without one its head as it is committed, refers to and an earlier
-    /// snapshot does not, or without one that before it; without any, all that it refers to.
-    ///
-    /// # Errors
-    /// When there is no such snapshot, or a tree cannot be read.
-    pub fn written(&self, dataset: DatasetId, of: Option<&str>, since: Option<&str>) -> Result<u64> {
-        let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
-        let (of, of_whole, since) = {
-            let snapshots = self.snapshots.lock();
-            let of = of.map(|name| snapshots.named(dataset, name).map(|one| &one.record)).transpose()?;
-            let high = of.map_or(BlockId::new(u64::MAX), |of| of.high);
-            let before = snapshots.before(dataset, high);
-            let since =
-                since.map(|name| snapshots.named(dataset, name).map(|one| &one.record)).transpose()?;
-            let since = since.or(before).map(|since| (since.high, since.root));
-            (of.map(|of| of.root), of.map(|of| of.referenced), since)
-        };
-        let Some((floor, before)) = since else {
-            return Ok(of_whole.unwrap_or_else(|| head.usage().referenced));
-        };
-        match of {
-            Some(root) => self.alone_bytes(floor, || (root, before)),
-            None => self.alone_bytes(floor, || (head.state.read().tree.committed_root(), before)),
-        }
-    }
-
-    /// Footprints of the blocks above `floor` of a tree that another does not have; both as they are at each step.
-    /// Commits go on meanwhile: what a committed head has is there until the next ones, and is looked for anew.
-    fn alone_bytes(
-        &self,
-        floor: BlockId,
-        roots: impl Fn() -> (Option<BlockPtr>, Option<BlockPtr>),
-    ) -> Result<u64> {
-        let (mut sum, mut from, mut tries) = (0, Key::MIN, 0);
-        loop {
-            let (root, other) = roots();
-            let (mut alone, mut walk) = (Alone::default(), Walk::new(root, other, floor, from));
-            let found = self.find_alone(&mut walk, floor, &mut alone);
-            let is_old = tries < TRIES && roots() != (root, other);
-            if is_old && (alone.unread > 0 || found.as_ref().is_err_and(PoolError::is_loss)) {
-                tries += 1;
-                continue;
-            }
-            sum += alone.bytes() + alone.unread;
-            if !found? {
-                return Ok(sum);
-            }
-            from = walk.cursor();
-        }
     }
 
     /// Whether more will be freed of what remains.

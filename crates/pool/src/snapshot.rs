@@ -138,13 +138,13 @@ impl Pool {
 
     /// The snapshots of a dataset, oldest first.
     pub fn snapshots(&self, dataset: DatasetId) -> Vec<SnapshotRecord> {
-        self.snapshots.lock().of(dataset).map(|snapshot| snapshot.record.clone()).collect()
+        self.snapshots.lock().visible(dataset).cloned().collect()
     }
 
     /// Up to `max` snapshots of a dataset whose high ids are greater than `after`, oldest first.
     pub fn snapshots_after(&self, dataset: DatasetId, after: BlockId, max: usize) -> Vec<SnapshotRecord> {
         let snapshots = self.snapshots.lock();
-        snapshots.after(dataset, after).take(max).cloned().collect()
+        snapshots.after(dataset, after).filter(|one| !one.hidden).take(max).cloned().collect()
     }
 
     /// The snapshot of a name.
@@ -157,7 +157,7 @@ impl Pool {
 
     /// The newest snapshot of a dataset.
     pub fn newest_snapshot(&self, dataset: DatasetId) -> Option<SnapshotRecord> {
-        self.snapshots.lock().of(dataset).next_back().map(|snapshot| snapshot.record.clone())
+        self.snapshots.lock().visible(dataset).next_back().cloned()
     }
 
     /// Looks into a snapshot.
@@ -165,11 +165,20 @@ impl Pool {
     /// # Errors
     /// When there is no such snapshot.
     pub fn snapshot_view(&self, dataset: DatasetId, name: &str) -> Result<SnapshotView> {
+        Ok(self.view_of(self.snapshots.lock().named(dataset, name)?))
+    }
+
+    /// Looks into the snapshot of this high id, of this dataset or, since it may be another's by now, of any.
+    pub fn snapshot_view_of(&self, dataset: DatasetId, high: BlockId) -> Option<SnapshotView> {
         let snapshots = self.snapshots.lock();
-        let snapshot = snapshots.named(dataset, name)?;
+        let other = || snapshots.taken.iter().find(|((_, other), _)| *other == high).map(|(_, one)| one);
+        snapshots.taken.get(&(dataset, high)).or_else(other).map(|snapshot| self.view_of(snapshot))
+    }
+
+    fn view_of(&self, snapshot: &Snapshot) -> SnapshotView {
         let (record, viewed) = (snapshot.record.clone(), Arc::clone(&snapshot.viewed));
         let tree = record.root.map_or_else(Tree::empty, Tree::open);
-        Ok(SnapshotView { shared: Arc::clone(&self.shared), tree, record, _viewed: viewed })
+        SnapshotView { shared: Arc::clone(&self.shared), tree, record, _viewed: viewed }
     }
 
     /// Destroys a snapshot; durable with the next commit. What only it held is freed by [`Pool::destroy_step`].
@@ -180,7 +189,8 @@ impl Pool {
         self.destroy_snapshots(&[(dataset, name.to_owned())])
     }
 
-    /// As [`Pool::destroy_snapshot`], of several: all of them, or none.
+    /// As [`Pool::destroy_snapshot`], of several: all of them, or none. Those that have clones are hidden: they go with
+    /// the last.
     ///
     /// # Errors
     /// As [`Pool::destroy_snapshot`], for any of them.
@@ -191,6 +201,30 @@ impl Pool {
         let going: BTreeSet<_> = going.iter().cloned().collect();
         let taken = self.take_out(&going)?;
         let taken = taken.map_err(|kept| kept.refusal(&self.full_name(kept.dataset)))?;
+        self.destroy_taken(taken)?;
+        self.shared.intent.notes.lock().note_removal();
+        Ok(())
+    }
+
+    /// Destroys hidden snapshots that no clone needs any more; true when there was one.
+    pub(crate) fn destroy_unneeded(&self) -> Result<bool> {
+        if self.snapshots.lock().unneeded().is_none() {
+            return Ok(false);
+        }
+        let _op = self.enter()?;
+        let _one_at_a_time = self.destroying.lock();
+        let taken = {
+            let mut snapshots = self.snapshots.lock();
+            let unneeded = snapshots.unneeded();
+            unneeded.and_then(|key| snapshots.take(key))
+        };
+        let found = taken.is_some();
+        self.destroy_taken(taken.into_iter().collect())?;
+        Ok(found)
+    }
+
+    /// Destroys snapshots that are out of the list: all of them, or none.
+    fn destroy_taken(&self, taken: Vec<Snapshot>) -> Result<()> {
         let state_of = |snapshot: &Snapshot| {
             let dataset = snapshot.record.dataset;
             self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))
@@ -210,11 +244,11 @@ impl Pool {
         for head in datasets.into_iter().filter_map(|dataset| self.dataset(dataset)) {
             self.lower_protection(&mut head.state.write());
         }
-        self.shared.intent.notes.lock().note_removal();
         Ok(())
     }
 
-    /// Takes snapshots that nothing keeps out of the list: nobody opens them from now on. Else one that is kept; then
+    /// Takes snapshots that nothing keeps out of the list, or their names where they have clones: nobody opens them
+    /// from now on. Else one that is kept; then
     /// all of them stay.
     ///
     /// # Errors
@@ -227,7 +261,16 @@ impl Pool {
             return Ok(Err(kept));
         }
         let keys: Vec<_> = found.iter().map(|one| (one.record.dataset, one.record.high)).collect();
-        Ok(Ok(keys.into_iter().filter_map(|key| snapshots.take(key)).collect()))
+        let taken: Vec<_> = keys.into_iter().filter_map(|key| snapshots.take(key)).collect();
+        // Those that stay are in the list before the others look for who came before them.
+        for Snapshot { record, viewed, .. } in &taken {
+            if snapshots.is_cloned(record) {
+                let record = SnapshotRecord { hidden: true, deferred: false, ..record.clone() };
+                let (attached, viewed) = (Attached::default(), Arc::clone(viewed));
+                snapshots.put_back(Snapshot { record, attached, viewed });
+            }
+        }
+        Ok(Ok(taken))
     }
 
     fn put_back(&self, taken: Vec<Snapshot>) {
@@ -235,14 +278,20 @@ impl Pool {
         taken.into_iter().for_each(|snapshot| snapshots.put_back(snapshot));
     }
 
-    /// In the tables, a snapshot that is not in the list any more becomes what remains of it.
+    /// In the tables, a snapshot that is not in the list any more becomes what remains of it; one that is is hidden.
     fn destroy_one(&self, state: &mut State, snapshot: &Snapshot) -> Result<()> {
         let SnapshotRecord { dataset, high, root, .. } = snapshot.record;
-        let before = {
+        let (floor, hidden) = {
             let snapshots = self.snapshots.lock();
-            snapshots.before(dataset, high).map(|before| before.high)
+            let hidden = snapshots.taken.get(&(dataset, high)).map(|hidden| hidden.record.clone());
+            (snapshots.floor(dataset, high), hidden)
         };
-        self.leave_remains(state, high, before.unwrap_or(BlockId::new(0)), root)?;
+        if let Some(hidden) = hidden {
+            let mut changes = snapshot.attached.changes(&snapshot.record, false);
+            changes.push((Table::snapshot_key(dataset, high), Some(hidden.encode())));
+            return self.change_tables(&changes);
+        }
+        self.leave_remains(state, high, floor, root)?;
         let mut changes = snapshot.attached.changes(&snapshot.record, false);
         changes.push((Table::snapshot_key(dataset, high), None));
         self.change_tables(&changes).inspect_err(|_| self.forget_remains(high))?;
@@ -341,8 +390,17 @@ impl Pool {
     pub fn rollback(&self, dataset: DatasetId, name: &str, drops_newer: bool) -> Result<()> {
         let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
         let full_name = self.full_name(dataset);
+        let mut known = None;
         loop {
+            while self.destroy_unneeded()? {}
             self.commit()?;
+            let to = self.snapshot_named(dataset, name)?;
+            let origin = self.origin(dataset).map_or(BlockId::new(0), |origin| origin.high);
+            let inherited = match known {
+                Some((of, inherited)) if of == (to.high, origin) => inherited,
+                _ => self.inherited(to.root, to.referenced, origin)?,
+            };
+            known = Some(((to.high, origin), inherited));
             let _removing = self.removing();
             let _op = self.enter()?;
             let _one_at_a_time = self.destroying.lock();
@@ -351,31 +409,60 @@ impl Pool {
                 // Somebody changed it since.
                 continue;
             }
-            let (record, newer): (_, BTreeSet<_>) = {
+            let (record, newer, cloned): (_, BTreeSet<_>, _) = {
                 let snapshots = self.snapshots.lock();
                 let record = snapshots.named(dataset, name)?.record.clone();
-                let newer = snapshots.after(dataset, record.high);
+                let now = snapshots.origin(dataset).map_or(BlockId::new(0), |origin| origin.high);
+                let is_unneeded = |one: &SnapshotRecord| one.hidden && !snapshots.is_cloned(one);
+                let mut newer = snapshots.after(dataset, record.high);
+                if newer.any(is_unneeded) || (record.high, now) != (to.high, origin) {
+                    continue;
+                }
+                let cloned = snapshots.after(dataset, record.high).find_map(|one| {
+                    let clone = snapshots.clones((dataset, one.high)).next()?;
+                    Some((one.name.clone(), clone))
+                });
+                let newer = snapshots.visible(dataset).filter(|one| one.high > record.high);
                 let newer = newer.map(|one| (dataset, one.name.clone())).collect();
-                (record, newer)
+                (record, newer, cloned)
             };
+            // It goes back on its line, and the clone would begin beside it.
+            if let Some((newer, clone)) = cloned {
+                drop(state);
+                let clone = self.full_name(clone);
+                return Err(PoolError::Busy(format!(
+                    "snapshot {full_name}@{newer} is the origin of {clone}"
+                )));
+            }
             if !newer.is_empty() && !drops_newer {
                 return Err(PoolError::Busy(format!("there are newer snapshots than {name}")));
             }
             let newer = self.take_out(&newer)?.map_err(|kept| kept.refusal(&full_name))?;
-            if let Err(error) = self.go_back(&mut state, &record, &newer) {
+            if let Err(error) = self.go_back(&mut state, &record, inherited, &newer) {
                 self.put_back(newer);
                 return Err(error);
             }
-            head.note_rollback(self.shared.store.open_commit());
-            self.shared.damage.doubt_head(dataset);
-            self.shared.intent.notes.lock().note_removal();
+            self.went_back(&head);
             break;
         }
         self.commit().map(drop)
     }
 
+    /// A head was rolled back in this operation, or with the gate closed.
+    pub(crate) fn went_back(&self, head: &Dataset) {
+        head.note_rollback(self.shared.store.open_commit());
+        self.shared.damage.doubt_head(head.id());
+        self.shared.intent.notes.lock().note_removal();
+    }
+
     /// The head becomes what a snapshot is; the newer ones are out of the list. All of it, or nothing.
-    fn go_back(&self, state: &mut State, to: &SnapshotRecord, newer: &[Snapshot]) -> Result<()> {
+    fn go_back(
+        &self,
+        state: &mut State,
+        to: &SnapshotRecord,
+        inherited: u64,
+        newer: &[Snapshot],
+    ) -> Result<()> {
         let high = self.shared.store.core.lock().take_ids(1);
         let root = state.tree.committed_root();
         self.leave_remains(state, high, to.high, root)?;
@@ -386,7 +473,7 @@ impl Pool {
             })?;
         }
         self.lower_protection(state);
-        let before = state.record.referenced;
+        let before = state.record.own();
         state.tree = to.root.map_or_else(Tree::empty, Tree::open);
         // Inode ids that were given out do not come back.
         state.record = DatasetRecord {
@@ -394,10 +481,11 @@ impl Pool {
             referenced: to.referenced,
             logical: to.logical,
             stored: to.stored,
+            inherited,
             ..state.record.clone()
         };
         state.changed = true;
-        self.shared.accounts.post(to.dataset, to.referenced.wrapping_sub(before) as i64);
+        self.shared.accounts.post(to.dataset, state.record.own().wrapping_sub(before) as i64);
         Ok(())
     }
 
@@ -419,7 +507,7 @@ impl Pool {
     pub(crate) fn check_no_snapshots(&self, dataset: DatasetId) -> Result<()> {
         let none = {
             let snapshots = self.snapshots.lock();
-            snapshots.of(dataset).next().is_none() && snapshots.to_come().all(|(of, _)| *of != dataset)
+            snapshots.visible(dataset).next().is_none() && snapshots.to_come().all(|(of, _)| *of != dataset)
         };
         if none {
             return Ok(());
@@ -472,6 +560,7 @@ impl Pool {
             created: self.shared.store.world.clock.now(),
             commit,
             deferred: false,
+            hidden: false,
             name: name.to_owned(),
         };
         let mut changes = attached.changes(&record, true);

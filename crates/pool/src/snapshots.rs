@@ -12,6 +12,12 @@
 //! it drops and no other snapshot can hold. What only the destroyed snapshot held is freed by and by:
 //! [`crate::remains`].
 //!
+//! # Clones
+//! A clone is a dataset that begins with the root of a snapshot, its *origin*, and is protected below its high id: so a
+//! clone's lineage is the origin, the clone's snapshots, its head. The origin stays as long as there are clones of it:
+//! what it reaches is its dataset's, as before, and no clone frees it. Destroyed, it is *hidden*: it has no name any
+//! more, and goes with the last clone. See [`crate::clones`].
+//!
 //! # Crashes
 //! Record and `protected_below` are in one commit: there is a snapshot that is protected, or neither.
 
@@ -19,7 +25,7 @@ use crate::attached::{Attached, Entry};
 use larder_format::tables::{RemainsRecord, SnapshotRecord};
 use larder_format::{BlockId, CommitId, DatasetId};
 use larder_store::{PoolError, Result};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -56,6 +62,12 @@ pub(crate) struct Snapshots {
     names: BTreeMap<(DatasetId, String), BlockId>,
     /// Those of them that are deferred.
     pub(crate) deferred: BTreeSet<(DatasetId, BlockId)>,
+    /// Those of them that are hidden.
+    hidden: BTreeSet<(DatasetId, BlockId)>,
+    /// Origins of clones.
+    origins: BTreeMap<DatasetId, (DatasetId, BlockId)>,
+    /// Clones, by their origins.
+    clones: BTreeMap<(DatasetId, BlockId), BTreeSet<DatasetId>>,
     /// Trees without a name, of which what nothing else has is being freed, by their high ids.
     pub(crate) remains: BTreeMap<BlockId, Left>,
     /// To be taken by the next whole commit that begins.
@@ -63,6 +75,9 @@ pub(crate) struct Snapshots {
     /// To be taken by the whole commit that has begun: it stores what was dirty when they were asked for.
     pub(crate) due: Vec<Wanted>,
 }
+
+/// Bytes above a floor that the tree of one root has and that of another has not; 0 is none.
+pub(crate) type Measured = HashMap<(BlockId, BlockId, BlockId), u64>;
 
 /// Snapshots that somebody waits for: one commit takes all of them, or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,10 +89,15 @@ pub(crate) struct Wanted {
 }
 
 impl Snapshots {
-    /// Those of a dataset, oldest first.
+    /// Those of a dataset, hidden ones among them, oldest first.
     pub(crate) fn of(&self, dataset: DatasetId) -> impl DoubleEndedIterator<Item = &Snapshot> {
         let all = (dataset, BlockId::new(0))..=(dataset, BlockId::new(u64::MAX));
         self.taken.range(all).map(|(_, snapshot)| snapshot)
+    }
+
+    /// Those of a dataset that have a name, oldest first.
+    pub(crate) fn visible(&self, dataset: DatasetId) -> impl DoubleEndedIterator<Item = &SnapshotRecord> {
+        self.of(dataset).map(|snapshot| &snapshot.record).filter(|record| !record.hidden)
     }
 
     /// The one of a name.
@@ -91,6 +111,12 @@ impl Snapshots {
     pub(crate) fn before(&self, dataset: DatasetId, high: BlockId) -> Option<&SnapshotRecord> {
         let older = (dataset, BlockId::new(0))..(dataset, high);
         self.taken.range(older).next_back().map(|(_, snapshot)| &snapshot.record)
+    }
+
+    /// The same of those that have a name.
+    pub(crate) fn visible_before(&self, dataset: DatasetId, high: BlockId) -> Option<&SnapshotRecord> {
+        let older = self.taken.range((dataset, BlockId::new(0))..(dataset, high)).rev();
+        older.map(|(_, snapshot)| &snapshot.record).find(|record| !record.hidden)
     }
 
     /// Those of a dataset that are newer than one of this high id, oldest first.
@@ -107,14 +133,60 @@ impl Snapshots {
         Some(std::mem::replace(&mut snapshot.record, record))
     }
 
-    /// The right `protected_below` of the head.
-    pub(crate) fn protected_below(&self, dataset: DatasetId) -> BlockId {
-        self.of(dataset).next_back().map_or(BlockId::new(0), |newest| newest.record.high)
+    /// The highest id that what came before one of this high id in its lineage may hold.
+    pub(crate) fn floor(&self, dataset: DatasetId, high: BlockId) -> BlockId {
+        let origin = || self.origins.get(&dataset).map_or(BlockId::new(0), |(_, high)| *high);
+        self.before(dataset, high).map_or_else(origin, |before| before.high)
     }
 
-    /// Whether no tree of a dataset but its head holds anything.
+    /// The right `protected_below` of the head.
+    pub(crate) fn protected_below(&self, dataset: DatasetId) -> BlockId {
+        self.floor(dataset, BlockId::new(u64::MAX))
+    }
+
+    /// Whether no tree but a dataset's head holds anything that this one may have dropped.
     pub(crate) fn holds_nothing(&self, dataset: DatasetId) -> bool {
-        self.of(dataset).next().is_none() && self.remains.values().all(|one| one.record.dataset != dataset)
+        self.protected_below(dataset) == BlockId::new(0)
+            && self.remains.values().all(|one| one.record.dataset != dataset)
+    }
+
+    /// The origin of a clone, which is in the list.
+    pub(crate) fn origin(&self, dataset: DatasetId) -> Option<&SnapshotRecord> {
+        self.taken.get(self.origins.get(&dataset)?).map(|snapshot| &snapshot.record)
+    }
+
+    /// Clones of a snapshot.
+    pub(crate) fn clones(&self, key: (DatasetId, BlockId)) -> impl Iterator<Item = DatasetId> {
+        self.clones.get(&key).into_iter().flatten().copied()
+    }
+
+    /// Whether a snapshot has clones.
+    pub(crate) fn is_cloned(&self, record: &SnapshotRecord) -> bool {
+        self.clones((record.dataset, record.high)).next().is_some()
+    }
+
+    /// A dataset is a clone of this snapshot from now on, or of none.
+    pub(crate) fn set_origin(&mut self, dataset: DatasetId, origin: Option<(DatasetId, BlockId)>) {
+        let before = match origin {
+            Some(origin) => self.origins.insert(dataset, origin),
+            None => self.origins.remove(&dataset),
+        };
+        if let Some(before) = before
+            && let Some(clones) = self.clones.get_mut(&before)
+        {
+            clones.remove(&dataset);
+            if clones.is_empty() {
+                self.clones.remove(&before);
+            }
+        }
+        if let Some(origin) = origin {
+            self.clones.entry(origin).or_default().insert(dataset);
+        }
+    }
+
+    /// A hidden one whose last clone is gone.
+    pub(crate) fn unneeded(&self) -> Option<(DatasetId, BlockId)> {
+        self.hidden.iter().find(|key| !self.clones.contains_key(key)).copied()
     }
 
     /// All that are to be taken.
@@ -144,7 +216,13 @@ impl Snapshots {
         if snapshot.record.deferred {
             self.deferred.insert(key);
         }
-        self.names.insert((key.0, snapshot.record.name.clone()), key.1);
+        let name = (key.0, snapshot.record.name.clone());
+        if snapshot.record.hidden {
+            self.hidden.insert(key);
+        } else {
+            self.hidden.remove(&key);
+            self.names.insert(name, key.1);
+        }
         self.taken.insert(key, snapshot);
     }
 
@@ -152,7 +230,9 @@ impl Snapshots {
     pub(crate) fn take(&mut self, key: (DatasetId, BlockId)) -> Option<Snapshot> {
         self.deferred.remove(&key);
         let snapshot = self.taken.remove(&key)?;
-        self.names.remove(&(key.0, snapshot.record.name.clone()));
+        if !self.hidden.remove(&key) {
+            self.names.remove(&(key.0, snapshot.record.name.clone()));
+        }
         Some(snapshot)
     }
 

@@ -19,7 +19,7 @@ use larder_format::segment::{
     DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, Slot, StripeHeader, check_descriptor,
     stripe_header_len,
 };
-use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Place, SegmentId, SlotIndex};
+use larder_format::{BlockId, BlockPtr, Fingerprint, Place, SegmentId, SlotIndex};
 use larder_pool::Pool;
 use larder_pool::pins::{Pinned, PinnedTree};
 use larder_sorted::map::Entry;
@@ -62,9 +62,9 @@ type LivePlaces = HashMap<SegmentId, Vec<Place>>;
 struct Seen {
     /// Where the first hint says that it is, unless hints there are stale.
     place: Option<Place>,
-    /// The dataset that the first tree belongs to.
-    lineage: DatasetId,
-    /// It has references that no snapshot explains.
+    /// It has a reference that no tree before explains.
+    is_referred_to: bool,
+    /// It has more than one.
     shared: bool,
     /// The fingerprint of what it holds, when it was read and some blocks have theirs in the map.
     print: Option<Fingerprint>,
@@ -79,24 +79,25 @@ struct Deep<'a> {
     seen: HashMap<BlockId, Seen>,
     /// Blocks by the tree that refers to them.
     trees: HashSet<(u32, BlockId)>,
-    /// Footprints of the extents of each tree.
-    sums: Vec<u64>,
+    /// Footprints of what trees name, by member, and of that what is inherited.
+    sums: Vec<(u64, u64)>,
     /// Some blocks have a fingerprint in the map.
     printed: bool,
 }
 
 impl Deep<'_> {
-    fn see(&mut self, member: &PinnedTree, ptr: BlockPtr) {
+    fn see(&mut self, member: &PinnedTree, ptr: BlockPtr, met: Met) {
         let again = !self.trees.insert((member.number, ptr.id));
         let stale = self.pool.store().core.lock().hint_is_stale(ptr.place.segment);
         let place = (!stale).then_some(ptr.place);
         let seen = self.seen.entry(ptr.id).or_insert(Seen {
             place,
-            lineage: member.lineage,
+            is_referred_to: false,
             shared: false,
             print: None,
         });
-        seen.shared |= again || seen.lineage != member.lineage;
+        seen.shared |= again || (met == Met::Reference && seen.is_referred_to);
+        seen.is_referred_to |= met == Met::Reference;
         if let (Some(here), Some(there)) = (place, seen.place)
             && here != there
         {
@@ -115,7 +116,7 @@ impl Deep<'_> {
 
 impl Visitor for Deep<'_> {
     fn node(&mut self, member: &PinnedTree, ptr: BlockPtr, fresh: bool) -> Result<()> {
-        self.see(member, ptr);
+        self.see(member, ptr, if fresh { Met::Reference } else { Met::Carried });
         if fresh {
             self.report.blocks += 1;
             self.push(ptr.id, 0)?;
@@ -125,9 +126,13 @@ impl Visitor for Deep<'_> {
 
     fn extent(&mut self, member: &PinnedTree, key: &Key, extent: &Extent, met: Met) -> Result<()> {
         let ptr = extent.ptr;
-        self.see(member, ptr);
+        self.see(member, ptr, met);
         let place = self.pool.store().place_of(ptr)?;
-        self.sums[member.number as usize] += u64::from(place.footprint());
+        let sum = &mut self.sums[member.number as usize];
+        sum.0 += u64::from(place.footprint());
+        if member.inherited.is_some_and(|(high, _)| ptr.id <= high) {
+            sum.1 += u64::from(place.footprint());
+        }
         if met == Met::Carried {
             return Ok(());
         }
@@ -175,7 +180,7 @@ pub fn check(pool: &Pool) -> Result<Report> {
         pages: MemoryPages::default(),
         seen: HashMap::new(),
         trees: HashSet::new(),
-        sums: vec![0; members.len()],
+        sums: vec![(0, 0); members.len()],
         printed: pool.may_have_prints(),
     };
     for dataset in pool.trees() {
@@ -187,10 +192,16 @@ pub fn check(pool: &Pool) -> Result<Report> {
     }
     let mut walk = TreeWalk::new(members.clone(), BlockId::new(0), MEMORY, true);
     while walk.step(pool, &mut deep)? > 0 {}
-    for (member, sum) in members.iter().zip(&deep.sums).filter(|(member, sum)| member.referenced != **sum) {
-        let (name, counted) = (&member.name, member.referenced);
-        let problem = format!("{name} counts {counted} bytes referenced, its extents have {sum}");
-        deep.report.problems.push(problem);
+    for (member, (sum, inherited)) in members.iter().zip(&deep.sums) {
+        let name = &member.name;
+        let mut differ = |what: &str, counted: u64, sum: u64| {
+            if counted != sum {
+                let problem = format!("{name} counts {counted} bytes {what}, its extents have {sum}");
+                deep.report.problems.push(problem);
+            }
+        };
+        differ("referenced", member.referenced, *sum);
+        differ("inherited", member.inherited.map_or(0, |(_, counted)| counted), *inherited);
     }
     let mut places = checker.check_map(&mut deep, &pinned)?;
     let report = &mut deep.report;

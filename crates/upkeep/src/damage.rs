@@ -163,10 +163,9 @@ impl DamageWalker {
                 None => None,
             }
         } else {
-            let snapshot = self.pool.snapshots(dataset).into_iter().find(|snapshot| snapshot.high == high);
-            // It may have been destroyed since.
-            match snapshot.and_then(|snapshot| self.pool.snapshot_view(dataset, &snapshot.name).ok()) {
-                Some(view) => self.walk_some(walk, (dataset, high), view.parts().1, effort),
+            // It may have been destroyed since, or be another dataset's.
+            match self.pool.snapshot_view_of(dataset, high) {
+                Some(view) => self.walk_some(walk, view.owner(), view.parts().1, effort),
                 None => None,
             }
         };
@@ -314,12 +313,11 @@ impl DamageWalker {
             let Ok(view) = dataset.view() else { return EntryStanding::Damaged(None) };
             return self.standing_in(view.parts().1, entry);
         }
-        let snapshots = self.pool.snapshots(entry.dataset);
-        let snapshot = snapshots.iter().find(|snapshot| snapshot.high == entry.snapshot);
-        let Some(snapshot) = snapshot else { return EntryStanding::Over };
-        match self.pool.snapshot_view(entry.dataset, &snapshot.name) {
-            Ok(view) => self.standing_in(view.parts().1, entry),
-            Err(_) => EntryStanding::Over,
+        let view = self.pool.snapshot_view_of(entry.dataset, entry.snapshot);
+        // Of a hidden one it is the clones'.
+        match view.filter(|view| view.owner().0 == entry.dataset && !view.record().hidden) {
+            Some(view) => self.standing_in(view.parts().1, entry),
+            None => EntryStanding::Over,
         }
     }
 

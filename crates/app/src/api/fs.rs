@@ -1,5 +1,6 @@
 //! Requests and replies of `larder fs`.
 
+use super::snapshots::Kept;
 use super::{ApiError, ItemKind, Properties, Result, name, properties, snapshots};
 use larder_pool::property;
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,8 @@ pub struct Destroy {
     pub dry_run: bool,
     /// Tell what snapshots gave back too, which takes a while.
     pub measure: bool,
+    /// Destroy clones of its snapshots before it, with all below these.
+    pub clones: bool,
 }
 
 /// Datasets and snapshots that were destroyed, deepest first.
@@ -44,6 +47,8 @@ pub struct Destroyed {
     pub destroyed: Vec<String>,
     /// Bytes that come back.
     pub reclaimed: u64,
+    /// Those of which clones have something: that comes back with the last of these.
+    pub kept: Vec<Kept>,
 }
 
 /// Renames a dataset, within its pool.

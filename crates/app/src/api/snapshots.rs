@@ -1,6 +1,7 @@
 //! Requests and replies of `larder fs` about snapshots, and the names in them: `tank/home@monday`, and where several
 //! are destroyed `tank/home@a,b%d`.
 
+use super::fs::Create;
 use super::{ApiError, Properties, Result, name};
 use larder_format::tables::{TAG_MAX, is_tag};
 use larder_pool::property;
@@ -37,6 +38,8 @@ pub struct DestroySnapshots {
     pub measure: bool,
     /// Destroy those that are held with their last hold; without it, they are a reason to refuse.
     pub deferred: bool,
+    /// Destroy their clones before them, with all below these.
+    pub clones: bool,
 }
 
 /// Places a hold on snapshots, which keeps them from being destroyed: on all of them, or on none.
@@ -93,15 +96,58 @@ pub struct Tag {
 pub struct Rollback {
     /// The snapshot.
     pub name: String,
-    /// Destroy the snapshots that are newer; without it, they are a reason to refuse.
-    pub drop_newer: bool,
+    /// The fate of newer snapshots.
+    pub newer: Newer,
 }
 
-/// Newer snapshots that a rollback destroyed, oldest first.
+/// The fate of the snapshots of a dataset that are newer than the one that it is rolled back to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Newer {
+    /// They are a reason to refuse.
+    Refuse,
+    /// They are destroyed.
+    Drop,
+    /// They go on in a dataset of their own, with what the dataset held until now.
+    Keep,
+}
+
+/// Outcome of a rollback for newer snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RolledBack {
-    /// Names.
+    /// Snapshots that were destroyed, oldest first.
     pub destroyed: Vec<String>,
+    /// The dataset that has them.
+    pub kept: Option<String>,
+}
+
+/// Makes a dataset that begins as a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MakeClone {
+    /// The snapshot.
+    pub snapshot: String,
+    /// Name of the dataset, of the same pool.
+    pub name: String,
+    /// Make missing parents too, and be content when it exists.
+    pub parents: bool,
+    /// Its own properties.
+    pub properties: Properties,
+}
+
+/// Has a clone take over the snapshots up to its origin, from the dataset that has them, which becomes its clone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promote {
+    /// The clone.
+    pub name: String,
+}
+
+/// A snapshot that was destroyed, and of which clones have something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// The snapshot.
+    pub name: String,
+    /// Its clones.
+    pub clones: Vec<String>,
 }
 
 /// Renames a snapshot.
@@ -273,6 +319,25 @@ impl Rollback {
     pub fn checked(self) -> Result<Self> {
         name::check_snapshot(&self.name)?;
         Ok(self)
+    }
+}
+
+impl MakeClone {
+    /// The request in its exact form, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        name::check_snapshot(&self.snapshot)?;
+        let doing = format!("cannot create '{}'", self.name);
+        let Self { snapshot, name, parents, properties } = self;
+        if name::pool_of(&name) != name::pool_of(&snapshot) {
+            let error = ApiError::usage("a clone is of the same pool as its snapshot");
+            let hint = "to copy between pools, copy the files out of DIR/.zfs/snapshot";
+            return Err(error.hint(hint).within(doing));
+        }
+        let made = Create { name, parents, properties, dry_run: false }.checked()?;
+        Ok(Self { snapshot, name: made.name, parents, properties: made.properties })
     }
 }
 

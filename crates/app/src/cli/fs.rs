@@ -1,8 +1,8 @@
 //! `larder fs`: the verbs.
 
 use super::{
-    Session, fs_create, fs_destroy, fs_hold, fs_list, fs_mount, fs_properties, fs_rename, fs_rollback,
-    fs_snapshot,
+    Session, fs_clone, fs_create, fs_destroy, fs_hold, fs_list, fs_mount, fs_properties, fs_rename,
+    fs_rollback, fs_snapshot,
 };
 use crate::api::Result;
 use clap::Subcommand;
@@ -19,6 +19,10 @@ pub enum Verb {
     Snapshot(fs_snapshot::Args),
     /// Has a dataset hold again what a snapshot holds
     Rollback(fs_rollback::Args),
+    /// Makes a dataset that begins as a snapshot, and shares with it what neither changed
+    Clone(fs_clone::CloneArgs),
+    /// Has a clone take over the snapshots that it was made of
+    Promote(fs_clone::PromoteArgs),
     /// Places a hold on snapshots: while there is one, they cannot be destroyed
     #[command(after_help = "Example: larder fs hold -r offsite-backup tank@monday")]
     Hold(fs_hold::Change),
@@ -55,6 +59,8 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
         Verb::Destroy(args) => fs_destroy::run(args, session),
         Verb::Snapshot(args) => fs_snapshot::run(args, session),
         Verb::Rollback(args) => fs_rollback::run(args, session),
+        Verb::Clone(args) => fs_clone::clone(args, session),
+        Verb::Promote(args) => fs_clone::promote(args, session),
         Verb::Hold(args) => fs_hold::hold(args, session),
         Verb::Release(args) => fs_hold::release(args, session),
         Verb::Holds(args) => fs_hold::holds(args, session),

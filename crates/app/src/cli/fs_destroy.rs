@@ -20,8 +20,11 @@ Example: larder fs destroy -rnv tank/old
 )]
 pub struct Args {
     /// All datasets below too, and snapshots; of snapshots, those of these names of all datasets below
-    #[arg(short = 'r', visible_short_alias = 'R')]
+    #[arg(short = 'r')]
     recursive: bool,
+    /// The same, and clones of the snapshots before them, with all below these
+    #[arg(short = 'R')]
+    clones: bool,
     /// Only show what would be destroyed
     #[arg(short = 'n')]
     dry_run: bool,
@@ -53,7 +56,11 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
             .hint(format!("there are no bookmarks in this version; larder fs list -t snapshot {dataset}")));
     }
     let snapshots = args.name.contains('@');
-    let scope = if args.recursive { " and all below it" } else { "" };
+    let scope = match (args.clones, args.recursive) {
+        (true, _) => " and all below it, and clones",
+        (_, true) => " and all below it",
+        _ => "",
+    };
     let question = match snapshots {
         true => format!("Destroying the snapshots '{}'{scope} loses what only they hold.", args.name),
         false => format!("Destroying '{}'{scope} loses the files in it.", args.name),
@@ -77,6 +84,9 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         let size = destroyed.reclaimed;
         let size = if args.exact { size.to_string() } else { format_size(size) };
         text += &format!("{reclaim}{size}\n");
+        for kept in destroyed.kept.iter().filter(|_| !args.exact) {
+            text += &format!("kept of {}: what {} began as\n", kept.name, kept.clones.join(", "));
+        }
         out::print(&text);
     }
     Ok(0)
@@ -84,10 +94,11 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
 
 fn call(args: &Args, snapshots: bool, session: &Session) -> Result<Destroyed> {
     let measure = args.json.json || args.verbose || args.exact;
-    let Args { recursive, dry_run, deferred, .. } = *args;
+    let Args { dry_run, deferred, clones, .. } = *args;
+    let recursive = args.recursive || clones;
     let name = args.name.clone();
     match snapshots {
-        true => session.client.call(DestroySnapshots { name, recursive, dry_run, measure, deferred }),
-        false => session.client.call(Destroy { name, recursive, dry_run, measure }),
+        true => session.client.call(DestroySnapshots { name, recursive, dry_run, measure, deferred, clones }),
+        false => session.client.call(Destroy { name, recursive, dry_run, measure, clones }),
     }
 }

@@ -1,14 +1,15 @@
 //! `larder fs rollback`.
 
 use super::args::{Force, Json, Yes};
-use super::{Session, out};
+use super::{Applet, Session, out};
 use crate::api::Result;
-use crate::api::snapshots::Rollback;
+use crate::api::snapshots::{Newer, Rollback};
 use crate::render;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "What was written since the snapshot is lost. The dataset is unmounted meanwhile.
+#[command(after_help = "Newer snapshots, with what the dataset holds now, go on in a dataset of their own,
+DATASET.before-rollback; without newer ones, what was written since is lost. The dataset is unmounted meanwhile.
 To get single files back, copy them out of DIR/.zfs/snapshot/NAME.
 Example: larder fs rollback tank/home@monday")]
 pub struct Args {
@@ -29,15 +30,28 @@ pub struct Args {
 pub fn run(args: Args, session: &Session) -> Result<u8> {
     session.tolerate(args.force)?;
     let dataset = args.name.split('@').next().unwrap_or_default();
-    let newer = if args.drop_newer { ", and the snapshots taken since" } else { "" };
+    let (what, since) = match args.drop_newer {
+        true => ("", ", and the snapshots taken since"),
+        false => (" where there is no newer snapshot", ""),
+    };
     let question =
-        format!("Going back to '{}' loses what was written to '{dataset}' since{newer}.", args.name);
+        format!("Going back to '{}' loses{what} what was written to '{dataset}' since{since}.", args.name);
     if !session.goes_ahead(args.yes, &question) {
         return Ok(1);
     }
-    let destroyed = session.client.call(Rollback { name: args.name, drop_newer: args.drop_newer })?;
+    let newer = match session.applet {
+        _ if args.drop_newer => Newer::Drop,
+        // Scripts go by the refusal.
+        Applet::Zfs => Newer::Refuse,
+        _ => Newer::Keep,
+    };
+    let rolled_back = session.client.call(Rollback { name: args.name, newer })?;
     if args.json.json {
-        out::print_json(&render::json::reply(&session.spell("fs", "rollback"), &destroyed));
+        out::print_json(&render::json::reply(&session.spell("fs", "rollback"), &rolled_back));
+    } else if let Some(kept) = &rolled_back.kept {
+        out::print(&format!(
+            "what is newer goes on in {kept}: larder fs mount {kept}, or larder fs destroy -r {kept}\n"
+        ));
     }
     Ok(0)
 }

@@ -10,6 +10,7 @@ mod clone;
 mod daemon;
 mod extents;
 mod fs;
+mod fs_clone;
 mod fs_create;
 mod fs_destroy;
 mod fs_hold;

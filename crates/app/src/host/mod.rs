@@ -44,7 +44,8 @@ use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::snapshots::{
-    DestroySnapshots, Held, Hold, Holds, Release, RenameSnapshot, Rollback, RolledBack, Snapshot, Taken,
+    DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release, RenameSnapshot, Rollback, RolledBack,
+    Snapshot, Taken,
 };
 use crate::api::trace::Trace;
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, policy, pool};
@@ -263,6 +264,12 @@ impl Engine for Host {
     }
     fn fs_rollback(&self, request: Rollback) -> Result<RolledBack> {
         datasets::rollback(self, &request)
+    }
+    fn fs_clone(&self, request: MakeClone) -> Result<fs::Created> {
+        datasets::clone_snapshot(self, &request)
+    }
+    fn fs_promote(&self, request: Promote) -> Result<Done> {
+        datasets::promote(self, &request)
     }
     fn fs_hold(&self, request: Hold) -> Result<Done> {
         datasets::hold(self, &request)

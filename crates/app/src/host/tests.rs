@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::api::pool::{Create, Group, Word};
+use crate::api::snapshots::Newer;
 use crate::api::{ItemKind, PropertyValue};
 use larder_device::{Clock, Device, FaultDevice, OpenMode};
 use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat};
@@ -93,7 +94,8 @@ fn ended<T>(thread: ScopedJoinHandle<'_, T>) -> T {
 fn what_is_renamed_away_is_not_destroyed_with_where_it_was() {
     let bed = Bed::new();
     let live = bed.tank(&["tank/a", "tank/a/x", "tank/a/y"]);
-    let request = fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false, measure: false };
+    let request =
+        fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false, measure: false, clones: false };
     let destroyed = scope(|scope| {
         let mounts = live.mounts.lock();
         let destroy = scope.spawn(|| bed.host.fs_destroy(request));
@@ -548,7 +550,14 @@ fn snapshots(names: &[&str], recursive: bool) -> Snapshot {
 
 /// The request to destroy snapshots.
 fn gone(name: &str, recursive: bool) -> DestroySnapshots {
-    DestroySnapshots { name: name.to_owned(), recursive, dry_run: false, measure: true, deferred: false }
+    DestroySnapshots {
+        name: name.to_owned(),
+        recursive,
+        dry_run: false,
+        measure: true,
+        deferred: false,
+        clones: false,
+    }
 }
 
 impl Bed {
@@ -669,7 +678,8 @@ fn no_snapshot_is_destroyed_while_one_of_them_is_in_use() {
     let error = bed.host.fs_destroy_snapshots(gone("tank@2%", true)).unwrap_err();
     assert_eq!(error.message, "cannot destroy snapshot tank/a/x@3: dataset is busy");
     assert_eq!(error.kind, ErrorKind::Busy);
-    let request = fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false, measure: false };
+    let request =
+        fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false, measure: false, clones: false };
     let error = bed.host.fs_destroy(request.clone()).unwrap_err();
     assert!(error.message.ends_with("cannot destroy snapshot tank/a/x@3: dataset is busy"), "{error}");
     assert_eq!(bed.listed(&[], None, &["guid"]).len(), 12);
@@ -719,9 +729,10 @@ fn held_snapshots_stay_until_they_are_released() {
         error.hint.as_deref().is_some_and(|hint| hint.contains("larder fs release 'also' tank/a@1")),
         "{error:?}"
     );
-    let request = fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false, measure: false };
+    let request =
+        fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false, measure: false, clones: false };
     assert_eq!(bed.host.fs_destroy(request).unwrap_err().kind, ErrorKind::Busy);
-    let back = Rollback { name: "tank/a@1".into(), drop_newer: true };
+    let back = Rollback { name: "tank/a@1".into(), newer: Newer::Drop };
     let error = bed.host.fs_rollback(back).unwrap_err();
     assert!(error.message.ends_with("cannot destroy snapshot tank/a@2: dataset is busy"), "{error}");
     assert_eq!(bed.listed(&[], None, &["guid"]).len(), 12);
@@ -802,16 +813,16 @@ fn snapshots_are_renamed_with_those_below_or_none_is() {
 fn a_rollback_names_the_newer_snapshots_that_stand_in_its_way() {
     let bed = Bed::new();
     let live = bed.tank_with_snapshots();
-    let rollback = |name: &str, drop_newer| bed.host.fs_rollback(Rollback { name: name.into(), drop_newer });
-    let error = rollback("tank/a@2", false).unwrap_err();
+    let rollback = |name: &str, newer| bed.host.fs_rollback(Rollback { name: name.into(), newer });
+    let error = rollback("tank/a@2", Newer::Refuse).unwrap_err();
     let message = "cannot rollback to 'tank/a@2': more recent snapshots or bookmarks exist\nuse '-r' to force deletion \
                    of the following snapshots and bookmarks:\ntank/a@3\ntank/a@4";
     assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Busy, message));
-    assert_eq!(rollback("tank/a@none", true).unwrap_err(), ApiError::no_such_dataset("tank/a@none"));
+    assert_eq!(rollback("tank/a@none", Newer::Drop).unwrap_err(), ApiError::no_such_dataset("tank/a@none"));
 
     let a = live.pool.dataset_by_name("tank/a").unwrap().id();
     let view = live.pool.snapshot_view(a, "4").unwrap();
-    let error = rollback("tank/a@2", true).unwrap_err();
+    let error = rollback("tank/a@2", Newer::Drop).unwrap_err();
     assert!(error.message.ends_with("cannot destroy snapshot tank/a@4: dataset is busy"), "{error}");
     drop(view);
     assert_eq!(bed.listed(&["tank/a"], Some(1), &["guid"]).len(), 4);

@@ -5,8 +5,9 @@ use super::super::live::Live;
 use super::super::mounts::{Mounts, Target, can_mount, target};
 use crate::api::fs::{Create, Created};
 use crate::api::name::pool_of;
-use crate::api::{ApiError, ErrorKind, Result};
-use std::collections::BTreeMap;
+use crate::api::{ApiError, ErrorKind, Properties, Result};
+use larder_pool::Dataset;
+use std::sync::Arc;
 
 /// Makes a dataset, with its parents where asked for, and mounts what it makes.
 pub fn create(host: &Host, request: &Create) -> Result<Created> {
@@ -24,6 +25,16 @@ pub fn create(host: &Host, request: &Create) -> Result<Created> {
 
 /// The same, under the lock of the pool's mounts: names change under it alone.
 pub fn make(live: &Live, mounts: &mut Mounts, request: &Create) -> Result<Created> {
+    make_by(live, mounts, request, |own| Ok(live.pool.create_dataset(&request.name, own)?))
+}
+
+/// The same with `last`, which makes the dataset of the name itself from its properties.
+pub fn make_by(
+    live: &Live,
+    mounts: &mut Mounts,
+    request: &Create,
+    last: impl Fn(Properties) -> Result<Arc<Dataset>>,
+) -> Result<Created> {
     let pool = &live.pool;
     let created = missing(live, request)?;
     if created.is_empty() {
@@ -31,8 +42,10 @@ pub fn make(live: &Live, mounts: &mut Mounts, request: &Create) -> Result<Create
     }
     let mut made = Vec::new();
     for name in &created {
-        let own = if *name == request.name { request.properties.clone() } else { BTreeMap::new() };
-        made.push(pool.create_dataset(name, own)?);
+        made.push(match *name == request.name {
+            true => last(request.properties.clone())?,
+            false => pool.create_dataset(name, Properties::new())?,
+        });
     }
     pool.commit()?;
     let mut outcome = Ok(());

@@ -132,12 +132,7 @@ impl Looking<'_> {
     fn held(&self, dataset: DatasetId) -> Option<u64> {
         let known = self.held.borrow().get(&dataset).copied();
         known.unwrap_or_else(|| {
-            let records = self.live.pool.snapshots(dataset).into_iter();
-            let names: Vec<_> = records.map(|record| record.name).collect();
-            let held = match names.is_empty() {
-                true => Some(0),
-                false => self.live.pool.snapshot_space(dataset, &names).ok(),
-            };
+            let held = self.live.pool.space_of_snapshots(dataset).ok();
             self.held.borrow_mut().insert(dataset, held);
             held
         })
@@ -153,6 +148,7 @@ impl Looking<'_> {
         let family = family(self.live, dataset.id());
         family.iter().map(|dataset| dataset.usage()).fold(Usage::default(), |sum, one| Usage {
             referenced: sum.referenced + one.referenced,
+            own: sum.own + one.own,
             logical: sum.logical + one.logical,
             stored: sum.stored + one.stored,
         })
@@ -183,6 +179,11 @@ impl Looking<'_> {
             "mounted" => {
                 let mounted = live.table.path(id).is_some();
                 return told(name, if mounted { "yes" } else { "no" });
+            }
+            "origin" => {
+                // Of one that was destroyed the name counts no more.
+                let origin = pool.origin(id).filter(|origin| !origin.hidden)?;
+                return told(name, format!("{}@{}", pool.full_name(origin.dataset), origin.name));
             }
             "createtxg" => return told(name, dataset.birth()),
             "guid" => return told(name, dataset.guid()),
@@ -233,10 +234,7 @@ impl Looking<'_> {
             "name" => told(name, full),
             "type" => told(name, "snapshot"),
             "creation" => told(name, record.created.secs),
-            "used" => {
-                let own = std::slice::from_ref(&record.name);
-                told(name, pool.snapshot_space(record.dataset, own).ok()?)
-            }
+            "used" => told(name, pool.space_of_snapshot(record).ok()?),
             "referenced" => told(name, record.referenced),
             "logicalreferenced" => told(name, record.logical),
             "compressratio" => told(name, ratio(record.logical, record.stored)),
@@ -244,7 +242,10 @@ impl Looking<'_> {
             "guid" => told(name, record.guid),
             "userrefs" => told(name, pool.snapshot_holds(record).ok()?.len()),
             "defer_destroy" => told(name, if record.deferred { "on" } else { "off" }),
-            "clones" => told(name, ""),
+            "clones" => {
+                let clones = pool.clones(record).into_iter().map(|clone| pool.full_name(clone));
+                told(name, clones.collect::<Vec<_>>().join(","))
+            }
             "written" => told(name, pool.written(record.dataset, Some(&record.name), None).ok()?),
             "mounted" => at().and_then(|_| told(name, "yes")),
             "mountpoint" => told(name, at()?.to_string_lossy()),

@@ -1,5 +1,6 @@
 //! The verbs of datasets: names, properties, mounts. Each change is committed before it is told as done.
 
+mod clones;
 mod create;
 mod destroy;
 mod get;
@@ -11,8 +12,9 @@ mod rename;
 mod rollback;
 mod snapshots;
 
+pub use clones::{clone_snapshot, promote};
 pub use create::create;
-pub use destroy::destroy;
+pub use destroy::{destroy, destroy_snapshots};
 pub use get::get;
 pub use holds::{hold, holds, release};
 pub use mounting::{mount, unmount};
@@ -20,14 +22,14 @@ pub use policies::{run as run_policies, show as show_policies};
 pub use properties::{inherit, set};
 pub use rename::rename;
 pub use rollback::rollback;
-pub use snapshots::{destroy as destroy_snapshots, rename as rename_snapshot, snapshot};
+pub use snapshots::{rename as rename_snapshot, snapshot};
 
 use super::live::Live;
 use super::mounts::{Mounts, Target, can_mount, target};
 use crate::api::{ApiError, Result};
 use larder_format::DatasetId;
 use larder_pool::Dataset;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The dataset of a full name, for whoever holds the lock of the mounts: under it names stay what they are.
@@ -37,11 +39,18 @@ fn found(live: &Live, full: &str) -> Result<Arc<Dataset>> {
 
 /// A dataset and all below it, parents first.
 fn family(live: &Live, top: DatasetId) -> Vec<Arc<Dataset>> {
+    let mut children: BTreeMap<DatasetId, Vec<Arc<Dataset>>> = BTreeMap::new();
+    for dataset in live.pool.datasets() {
+        children.entry(dataset.parent()).or_default().push(dataset);
+    }
     let mut all: Vec<Arc<Dataset>> = live.pool.dataset(top).into_iter().collect();
     let mut at = 0;
     while let Some(dataset) = all.get(at) {
-        let children = live.pool.children(dataset.id());
-        all.extend(children);
+        let mut below = children.remove(&dataset.id()).unwrap_or_default();
+        // The pool's own is inside of itself.
+        below.retain(|below| below.id() != dataset.id());
+        below.sort_by_cached_key(|below| below.last_name());
+        all.extend(below);
         at += 1;
     }
     all

@@ -2,15 +2,17 @@
 
 use super::super::Host;
 use super::super::error::NOTHING_CHANGED;
+use super::super::live::Live;
 use super::snapshots::{Going, check_not_held, kept, let_go};
 use super::{found, hidden};
 use crate::api::name::{check_snapshot, pool_of};
-use crate::api::snapshots::{Rollback, RolledBack};
-use crate::api::{ApiError, ErrorKind, Result};
+use crate::api::snapshots::{Newer, Rollback, RolledBack};
+use crate::api::{ApiError, ErrorKind, Properties, Result};
+use crate::policy::Period;
 use larder_pool::PoolError;
 
 /// Has a dataset hold again what a snapshot holds; what is mounted of it is unmounted meanwhile, and so are its
-/// snapshots. Gives the newer ones that are gone.
+/// snapshots. Gives what became of the newer ones.
 pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
     let (full, name) = check_snapshot(&request.name)?;
     let (live, _) = host.dataset(full)?;
@@ -22,26 +24,37 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
         return Err(ApiError::no_such_dataset(&request.name));
     };
     let newer = Going { dataset: dataset.id(), records: records.split_off(at + 1) };
-    let destroyed = newer.full_names(&live);
-    if !destroyed.is_empty() && !request.drop_newer {
-        return Err(refusal(&request.name, &destroyed));
+    let names = newer.full_names(&live);
+    let branch = (request.newer == Newer::Keep && !names.is_empty()).then(|| branch_of(&live, full));
+    let rolled_back = RolledBack {
+        destroyed: if request.newer == Newer::Drop { names.clone() } else { Vec::new() },
+        kept: branch.clone(),
+    };
+    if !names.is_empty() && request.newer == Newer::Refuse {
+        return Err(refusal(&request.name, &names));
     }
     let doing = format!("cannot rollback to '{}'", request.name);
     // Nothing is unmounted for nothing: syncoid asks for it before each increment.
     live.pool.commit().map_err(|error| ApiError::from(error).within(&doing).of_pool(pool_of(full)))?;
-    if destroyed.is_empty() && live.pool.is_at_snapshot(dataset.id(), name)? {
-        return Ok(RolledBack { destroyed });
+    if names.is_empty() && live.pool.is_at_snapshot(dataset.id(), name)? {
+        return Ok(rolled_back);
     }
-    check_not_held(&live, [&newer]).map_err(|error| error.within(&doing))?;
+    if branch.is_none() {
+        check_not_held(&live, [&newer]).map_err(|error| error.within(&doing))?;
+    }
     let mut roll = || {
         let shown = mounts.unmount_snapshots_of(dataset.id())?;
         let outcome = hidden(&live, &mut mounts, dataset.id(), |mounts| {
             live.pool.commit()?;
             let_go(&live, mounts, [&newer])?;
             mounts.wait_until_gone(dataset.id())?;
-            let rolled = live.pool.rollback(dataset.id(), name, request.drop_newer);
+            let rolled = match &branch {
+                Some(branch) => live.pool.branch(dataset.id(), name, branch, &branch_properties()),
+                None => live.pool.rollback(dataset.id(), name, request.newer == Newer::Drop),
+            };
             rolled.map_err(|error| match error {
-                PoolError::Busy(text) => kept(&destroyed, &text),
+                PoolError::Busy(text) if text.contains("is the origin of") => origin(&text, full),
+                PoolError::Busy(text) => kept(&names, &text),
                 error => error.into(),
             })
         });
@@ -55,7 +68,32 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
         let safe = "the dataset: it is as the snapshot was, only not mounted";
         error.within(format!("rolled back to '{}', but", request.name)).safe(safe)
     })?;
-    Ok(RolledBack { destroyed })
+    Ok(rolled_back)
+}
+
+/// Properties of that dataset: nobody is to find two of one mountpoint, and no policy destroys what is kept.
+fn branch_properties() -> Properties {
+    let none = Period::ALL.map(|period| (period.property().to_owned(), "none".to_owned()));
+    none.into_iter().chain([("canmount".to_owned(), "noauto".to_owned())]).collect()
+}
+
+/// Name of the dataset that keeps what is newer: beside the one that is rolled back, of the pool's own below.
+fn branch_of(live: &Live, full: &str) -> String {
+    let base = if full.contains('/') {
+        format!("{full}.before-rollback")
+    } else {
+        format!("{full}/before-rollback")
+    };
+    let numbered = (2..).map(|number| format!("{base}-{number}"));
+    let mut all = std::iter::once(base.clone()).chain(numbered);
+    all.find(|name| live.pool.dataset_by_name(name).is_err()).unwrap_or(base)
+}
+
+/// A newer snapshot has clones.
+fn origin(text: &str, dataset: &str) -> ApiError {
+    ApiError::new(ErrorKind::Busy, text.to_owned()).safe(NOTHING_CHANGED).hint(format!(
+        "larder fs rollback without -r keeps what is newer in a dataset of its own; to do without, larder fs promote the clone or destroy it (larder fs list -o name,origin shows those of {dataset})"
+    ))
 }
 
 fn refusal(name: &str, newer: &[String]) -> ApiError {
@@ -65,6 +103,6 @@ fn refusal(name: &str, newer: &[String]) -> ApiError {
         newer.join("\n")
     );
     ApiError::new(ErrorKind::Busy, message).safe(NOTHING_CHANGED).hint(format!(
-        "to keep them, copy single files out of DIR/.zfs/snapshot; to destroy them: larder fs rollback --drop-newer {name}"
+        "to keep them: larder fs rollback {name}; to destroy them: larder fs rollback --drop-newer {name}"
     ))
 }

@@ -7,7 +7,7 @@ use super::super::mounts::Mounts;
 use super::{family, found};
 use crate::api::fs::Destroyed;
 use crate::api::name::{MAX_NAME, check_snapshot, pool_of};
-use crate::api::snapshots::{DestroySnapshots, RenameSnapshot, Snapshot, Taken, chosen, spans};
+use crate::api::snapshots::{DestroySnapshots, Kept, RenameSnapshot, Snapshot, Taken, chosen, spans};
 use crate::api::{ApiError, Done, ErrorKind, Result};
 use larder_format::DatasetId;
 use larder_format::tables::SnapshotRecord;
@@ -138,7 +138,7 @@ fn take_held(live: &Live, going: &mut [Going]) -> Result<Vec<(DatasetId, String)
 }
 
 /// The snapshots that are to be destroyed.
-fn asked(live: &Live, request: &DestroySnapshots) -> Result<Vec<Going>> {
+pub fn asked(live: &Live, request: &DestroySnapshots) -> Result<Vec<Going>> {
     let (dataset, spans) = spans(&request.name)?;
     let top = found(live, dataset)?;
     let datasets = if request.recursive { family(live, top.id()) } else { vec![top] };
@@ -166,7 +166,19 @@ fn told(live: &Live, going: &[Going], measure: bool) -> Result<Destroyed> {
     Ok(Destroyed {
         destroyed: going.iter().flat_map(|going| going.full_names(live)).collect(),
         reclaimed: going.iter().map(space).sum::<Result<_>>()?,
+        kept: going.iter().flat_map(|going| kept_for_clones(live, going, &BTreeSet::new())).collect(),
     })
+}
+
+/// Those of these snapshots that have clones, but for clones that are going as well.
+pub fn kept_for_clones(live: &Live, going: &Going, without: &BTreeSet<DatasetId>) -> Vec<Kept> {
+    let names = going.full_names(live);
+    let kept = going.records.iter().zip(names).filter_map(|(record, name)| {
+        let clones = live.pool.clones(record).into_iter().filter(|clone| !without.contains(clone));
+        let clones: Vec<_> = clones.map(|clone| live.pool.full_name(clone)).collect();
+        (!clones.is_empty()).then_some(Kept { name, clones })
+    });
+    kept.collect()
 }
 
 /// Somebody uses snapshots: a line for each.

@@ -307,3 +307,31 @@ fn datasets_that_are_made_meanwhile_are_taken_along() {
     run(&bed.host, &["tank/new"]);
     assert_eq!(names(&bed, "tank/new").len(), 2);
 }
+
+#[test]
+fn clones_and_what_a_rollback_keeps_are_not_touched() {
+    let (bed, clock) = bed();
+    let live = bed.tank(&["tank/a"]);
+    bed.host.fs_set(set(&["tank"], &[("snapshots_hourly", "2")])).unwrap();
+    run(&bed.host, &["tank/a"]);
+    clock.pass(HOUR);
+    run(&bed.host, &["tank/a"]);
+    let taken = names(&bed, "tank/a");
+    let id = live.pool.dataset_by_name("tank/a").unwrap().id();
+    live.pool.clone_snapshot(id, &taken[0], "tank/clone", BTreeMap::new()).unwrap();
+    clock.pass(HOUR);
+    run(&bed.host, &["tank/a"]);
+    assert_eq!(names(&bed, "tank/a")[..1], taken[1..], "one that has a clone goes, too");
+    assert_eq!(run(&bed.host, &["tank/a"]), Ran::default(), "and is not counted any more");
+    clock.pass(HOUR);
+    run(&bed.host, &["tank/a"]);
+    let [first, second] = &names(&bed, "tank/a")[..] else { panic!("two of them") };
+    let request = api::Rollback { name: format!("tank/a@{first}"), newer: api::Newer::Keep };
+    let kept = bed.host.fs_rollback(request).unwrap().kept.unwrap();
+    for _ in 0..4 {
+        clock.pass(HOUR);
+        run(&bed.host, &[]);
+    }
+    assert_eq!(names(&bed, &kept), [second.clone()]);
+    assert_eq!(names(&bed, "tank/a").len(), 2);
+}

@@ -1,0 +1,159 @@
+//! Measuring snapshots and clones: space that only they have, or that they have in common.
+//!
+//! Each figure is a walk of one tree beside another, at a cost that depends on their differences: [`crate::remains`].
+//! Committed trees do not change, so what two of them gave is kept in memory: snapshots are measured once, and of many
+//! only the newest again, which is compared with the head.
+
+use crate::pool::Pool;
+use crate::remains::Alone;
+use larder_format::node::Key;
+use larder_format::tables::SnapshotRecord;
+use larder_format::{BlockId, BlockPtr, DatasetId};
+use larder_sorted::tree::Remains as Walk;
+use larder_store::{PoolError, Result};
+use std::collections::BTreeMap;
+
+/// Times that a measure looks for a head anew, some nodes of which are gone with later commits.
+const TRIES: u32 = 100;
+
+/// Results that are kept: some 4 MiB.
+const MEASURED_AT_MOST: usize = 1 << 16;
+
+impl Pool {
+    /// Bytes that destroying these snapshots of a dataset frees; shared blocks are counted, though GC decides of them.
+    /// Nothing comes back that clones hold. Reads the differences between them and their neighbours.
+    ///
+    /// # Errors
+    /// When there is no such snapshot, or a tree cannot be read.
+    pub fn snapshot_space(&self, dataset: DatasetId, names: &[String]) -> Result<u64> {
+        let going = {
+            let snapshots = self.snapshots.lock();
+            let named = names.iter().map(|name| snapshots.named(dataset, name).map(|one| &one.record));
+            let named = named.collect::<Result<Vec<_>>>()?;
+            let going = named.into_iter().filter(|one| !snapshots.is_cloned(one));
+            going.map(|one| (one.high, one.root)).collect()
+        };
+        self.held_by(dataset, &going)
+    }
+
+    /// Bytes that only a snapshot of a dataset refers to, or its clones.
+    ///
+    /// # Errors
+    /// As [`Pool::snapshot_space`].
+    pub fn space_of_snapshot(&self, record: &SnapshotRecord) -> Result<u64> {
+        self.held_by(record.dataset, &BTreeMap::from([(record.high, record.root)]))
+    }
+
+    /// Bytes that only the snapshots of a dataset refer to, and their clones; hidden ones are counted.
+    ///
+    /// # Errors
+    /// When a tree cannot be read.
+    pub fn space_of_snapshots(&self, dataset: DatasetId) -> Result<u64> {
+        let all = self.lineage(dataset).taken;
+        self.held_by(dataset, &all.iter().map(|one| (one.high, one.root)).collect())
+    }
+
+    fn held_by(&self, dataset: DatasetId, of: &BTreeMap<BlockId, Option<BlockPtr>>) -> Result<u64> {
+        let going: Vec<_> = {
+            let snapshots = self.snapshots.lock();
+            let mut floor = BlockId::new(0);
+            let with_floor = of.iter().map(|(high, root)| {
+                // Blocks of several in a row go with the last of them.
+                match snapshots.before(dataset, *high).map(|before| before.high) {
+                    Some(before) if of.contains_key(&before) => {}
+                    _ => floor = snapshots.floor(dataset, *high),
+                }
+                (*high, *root, floor)
+            });
+            with_floor.collect()
+        };
+        let head = self.dataset(dataset);
+        let of = |(high, root, floor)| {
+            self.alone_bytes(floor, || (root, self.after(dataset, head.as_deref(), high)))
+        };
+        going.into_iter().map(of).sum()
+    }
+
+    /// Bytes that a snapshot of a dataset, or without one its head as it is committed, refers to and an earlier
+    /// snapshot does not, or without one that before it; without any, all that it refers to.
+    ///
+    /// # Errors
+    /// When there is no such snapshot, or a tree cannot be read.
+    pub fn written(&self, dataset: DatasetId, of: Option<&str>, since: Option<&str>) -> Result<u64> {
+        let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
+        let (of, of_whole, since) = {
+            let snapshots = self.snapshots.lock();
+            let of = of.map(|name| snapshots.named(dataset, name).map(|one| &one.record)).transpose()?;
+            let high = of.map_or(BlockId::new(u64::MAX), |of| of.high);
+            let before = snapshots.visible_before(dataset, high).or_else(|| snapshots.origin(dataset));
+            let since =
+                since.map(|name| snapshots.named(dataset, name).map(|one| &one.record)).transpose()?;
+            let since = since.or(before).map(|since| (since.high, since.root));
+            (of.map(|of| of.root), of.map(|of| of.referenced), since)
+        };
+        let Some((floor, before)) = since else {
+            return Ok(of_whole.unwrap_or_else(|| head.usage().referenced));
+        };
+        match of {
+            Some(root) => self.alone_bytes(floor, || (root, before)),
+            None => self.alone_bytes(floor, || (head.state.read().tree.committed_root(), before)),
+        }
+    }
+
+    /// Footprints of the blocks above `floor` of a tree that another does not have; both as they are at each step.
+    /// Commits go on meanwhile: what a committed head has is there until the next ones, and is looked for anew.
+    fn alone_bytes(
+        &self,
+        floor: BlockId,
+        roots: impl Fn() -> (Option<BlockPtr>, Option<BlockPtr>),
+    ) -> Result<u64> {
+        let id = |root: Option<BlockPtr>| root.map_or(BlockId::new(0), |root| root.id);
+        let first = roots();
+        let key = (id(first.0), id(first.1), floor);
+        if let Some(known) = self.measured.lock().get(&key) {
+            return Ok(*known);
+        }
+        let (mut sum, mut from, mut tries, mut is_sure) = (0, Key::MIN, 0, true);
+        loop {
+            let (root, other) = roots();
+            let (mut alone, mut walk) = (Alone::default(), Walk::new(root, other, floor, from));
+            let found = self.find_alone(&mut walk, floor, &mut alone);
+            let is_old = tries < TRIES && roots() != (root, other);
+            if is_old && (alone.unread > 0 || found.as_ref().is_err_and(PoolError::is_loss)) {
+                tries += 1;
+                continue;
+            }
+            is_sure &= alone.unread == 0 && (root, other) == first;
+            sum += alone.bytes() + alone.unread;
+            if !found? {
+                break;
+            }
+            from = walk.cursor();
+        }
+        if is_sure {
+            let mut measured = self.measured.lock();
+            if measured.len() >= MEASURED_AT_MOST {
+                measured.clear();
+            }
+            measured.insert(key, sum);
+        }
+        Ok(sum)
+    }
+
+    /// Of what a committed tree refers to, bytes of blocks up to this id; what is lost counts as such.
+    pub(crate) fn inherited(&self, root: Option<BlockPtr>, referenced: u64, high: BlockId) -> Result<u64> {
+        if high == BlockId::new(0) {
+            return Ok(0);
+        }
+        let (mut own, mut from) = (0, Key::MIN);
+        loop {
+            let (mut alone, mut walk) = (Alone::default(), Walk::new(root, None, high, from));
+            let more = self.find_alone(&mut walk, high, &mut alone)?;
+            own += alone.records_bytes();
+            if !more {
+                return Ok(referenced.saturating_sub(own));
+            }
+            from = walk.cursor();
+        }
+    }
+}
