@@ -2,14 +2,14 @@
 # samba.sh: a folder of the mount is served by Samba on a loopback port, with a configuration of its own that keeps
 # attributes, and access lists and streams where its modules are there (samba-vfs-modules), in extended attributes;
 # smbclient writes, reads, renames and removes there, and what either side sees is the same, at once and after an
-# import.
+# import. Snapshots are previous versions.
 . "$(dirname "$0")/bed.sh"
 need root fuse smbd smbclient smbpasswd sha256sum
 make_bed 3 2G
 export LC_ALL=C.UTF-8
 S=$BED/out A=$BED/samba TREE=$(realpath "$HERE/../../crates")
 SMBD= MODULES=
-for module in acl_xattr streams_xattr; do
+for module in shadow_copy2 acl_xattr streams_xattr; do
     if compgen -G "/usr/lib*/samba/vfs/$module.so" >/dev/null || compgen -G "/usr/lib/*/samba/vfs/$module.so" >/dev/null; then
         MODULES+=" $module"
     else
@@ -83,6 +83,10 @@ configure() {
     read only = no
     mangled names = no
     vfs objects =$MODULES
+    shadow:snapdir = .zfs/snapshot
+    shadow:format = GMT-%Y.%m.%d-%H.%M.%S
+    shadow:snapdirseverywhere = yes
+    shadow:sort = desc
     ea support = yes
     use sendfile = yes
     strict sync = yes
@@ -191,6 +195,24 @@ done
 for client in "${clients[@]}"; do check "one of four clients" wait "$client"; done
 same "four clients wrote the same" <(for _ in $(seq 8); do sha256sum <"$S/eight"; done) \
     <(for i in 1 2 3 4; do sha256sum <"$W/eight$i"; sha256sum <"$W/again$i"; done)
+
+# Snapshots by policy are previous versions.
+if [[ $MODULES == *shadow_copy2* ]]; then
+    echo was >"$W/previous"
+    "$LARDER" policy set tank/share hourly=3 daily=3 format=gmt
+    "$LARDER" policy run tank/share >/dev/null
+    for _ in $(seq 100); do [ -z "$(ls "$W/.zfs/snapshot")" ] || break; sleep 0.1; done
+    echo is >"$W/previous"
+    version=@$(ls "$W/.zfs/snapshot" | head -n 1)
+    check "a snapshot by policy is a previous version" grep -qF "$version" <(smb 'allinfo previous')
+    smb_check "which is read" "get $version/previous was"
+    same "as it was" <(echo was) "$S/was"
+    smb_check "beside the newest" 'get previous is'
+    same "which is another" <(echo is) "$S/is"
+    # From here on it shows them with what it shows of files.
+    "$LARDER" policy clear tank/share
+    smb 'allinfo kept' >"$S/before" || bad "allinfo"
+fi
 
 # Samba lets go, the pool goes and comes, and all of it is there.
 sums "$W" >"$S/sums"

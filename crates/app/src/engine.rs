@@ -15,7 +15,7 @@ use crate::api::snapshots::{
     Snapshot, Space, Spaces, Taken,
 };
 use crate::api::trace::Trace;
-use crate::api::{Done, Items, Result, fs, pool};
+use crate::api::{Done, Items, Result, fs, policy, pool};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// All imported pools and what can be done with them. Requests arrive checked, with property values
@@ -103,6 +103,10 @@ pub trait Engine: Send + Sync {
     fn fs_set(&self, request: fs::Set) -> Result<Done>;
     /// Takes local values away.
     fn fs_inherit(&self, request: fs::Inherit) -> Result<Done>;
+    /// Policies of snapshots.
+    fn policy_show(&self, request: policy::Show) -> Result<policy::Policies>;
+    /// Takes snapshots that are due by their policy, and destroys those that are too many.
+    fn policy_run(&self, request: policy::Run) -> Result<policy::Ran>;
     /// Mounts.
     fn fs_mount(&self, request: fs::Mount) -> Result<fs::Mounted>;
     /// Unmounts.
@@ -260,6 +264,8 @@ verbs! {
     fs::Get, fs_get, "/v1/fs/get" => Items;
     fs::Set, fs_set, "/v1/fs/set" changes(names) => Done, checked;
     fs::Inherit, fs_inherit, "/v1/fs/inherit" changes(names) => Done, checked;
+    policy::Show, policy_show, "/v1/policy/show" => policy::Policies, checked;
+    policy::Run, policy_run, "/v1/policy/run" changes(names unless dry_run) => policy::Ran, checked;
     fs::Mount, fs_mount, "/v1/fs/mount" => fs::Mounted;
     fs::Unmount, fs_unmount, "/v1/fs/unmount" => fs::Mounted;
     Extents, file_extents, "/v1/file/extents" => FileExtents;

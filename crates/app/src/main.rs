@@ -1,7 +1,8 @@
 //! The larder binary: FUSE mounts, the daemon and the command line.
 //!
 //! Layers: [`cli`] turns arguments into requests of [`api`] and replies into text by [`render`];
-//! [`client`] carries them to [`daemon`], which has an [`engine::Engine`] answer; [`host`] is that engine.
+//! [`client`] carries them to [`daemon`], which has an [`engine::Engine`] answer; [`host`] is that engine. [`policy`]
+//! says which snapshots are to be taken and destroyed.
 
 mod api;
 mod cli;
@@ -12,6 +13,7 @@ mod host;
 mod log;
 #[cfg(test)]
 mod memory_engine;
+mod policy;
 mod render;
 mod run_dir;
 

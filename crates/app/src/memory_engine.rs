@@ -14,7 +14,7 @@ use crate::api::snapshots::{
 use crate::api::trace::Trace;
 use crate::api::{
     ApiError, Done, ErrorKind, Item, ItemKind, Items, Properties, PropertyValue, Result, Source, fs, name,
-    pool,
+    policy, pool,
 };
 use crate::engine::Engine;
 use larder_sync::Mutex;
@@ -374,6 +374,14 @@ impl Engine for MemoryEngine {
             datasets.entry(name).or_default().remove(&request.property);
         }
         Ok(Done {})
+    }
+
+    fn policy_show(&self, _: policy::Show) -> Result<policy::Policies> {
+        Self::unsupported("policies")
+    }
+
+    fn policy_run(&self, _: policy::Run) -> Result<policy::Ran> {
+        Self::unsupported("policies")
     }
 
     fn fs_mount(&self, _: fs::Mount) -> Result<fs::Mounted> {

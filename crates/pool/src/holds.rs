@@ -12,6 +12,17 @@ use larder_format::{DatasetId, Timestamp};
 use larder_store::{PoolError, Result, TableNodes};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A snapshot that has a certain property of its own.
+#[derive(Debug, Clone)]
+pub struct MarkedSnapshot {
+    /// Its record.
+    pub record: SnapshotRecord,
+    /// The property's value.
+    pub value: String,
+    /// A hold on it.
+    pub held_by: Option<String>,
+}
+
 /// Holds and properties of snapshots.
 impl Pool {
     /// Changes entries of the tables: all of them, or none. Within an operation, or a commit.
@@ -148,6 +159,17 @@ impl Pool {
         let snapshots = self.snapshots.lock();
         let all = &snapshots.still(of)?.attached.properties;
         Ok(all.iter().map(|(name, (_, value))| (name.clone(), value.clone())).collect())
+    }
+
+    /// The snapshots of a dataset that have this property of their own, oldest first.
+    pub fn marked_snapshots(&self, dataset: DatasetId, property: &str) -> Vec<MarkedSnapshot> {
+        let snapshots = self.snapshots.lock();
+        let marked = |Snapshot { record, attached, .. }: &Snapshot| {
+            let (_, value) = attached.properties.get(property).filter(|_| !record.hidden)?;
+            let held_by = attached.holds.keys().next().cloned();
+            Some(MarkedSnapshot { record: record.clone(), value: value.clone(), held_by })
+        };
+        snapshots.of(dataset).filter_map(marked).collect()
     }
 
     /// Sets a property of a snapshot, or without a value takes its own away. Durable with the next commit.

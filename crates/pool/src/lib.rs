@@ -65,6 +65,7 @@ pub use dedup::{RebuildProgress, index_limits};
 pub use duplicates::DedupFigures;
 pub use fence::FenceCheck;
 pub use freeing::Freeing;
+pub use holds::MarkedSnapshot;
 pub use import::ImportOptions;
 pub use larder_sorted::tree::{Differs, Side};
 pub use larder_store::{
@@ -79,4 +80,4 @@ pub use pool::{CommitTurn, FrontEnd, OnlyUpkeep, Pool};
 pub use quota::record_claim;
 pub use rebuilt::rebuilding;
 pub use resting::Resting;
-pub use snapshot::SnapshotView;
+pub use snapshot::{NewSnapshots, SnapshotView};

@@ -23,6 +23,8 @@ pub enum Kind {
     Limit,
     /// A plain number, from the first to the second.
     Number(u64, u64),
+    /// A plain number up to this, or `none`, which is not 0.
+    Count(u64),
     /// Per cent, from the first to the second.
     Percent(u64, u64),
     /// A factor, with two decimals.
@@ -188,6 +190,11 @@ const fn read_only(
 const SIZE: &str = "<size>";
 const LIMIT: &str = "<size> | none";
 
+/// Number of snapshots of one period that a dataset keeps.
+const fn kept(name: &'static str, about: &'static str) -> Property {
+    settable(name, Kind::Count(100_000), Some("none"), true, "0 to 100000 | none", about)
+}
+
 /// Datasets' properties, in the order in which `get all` shows them.
 #[rustfmt::skip]
 pub static DATASET: &[Property] = &[
@@ -235,6 +242,16 @@ pub static DATASET: &[Property] = &[
         "what is kept for it and all below it; for everybody else it is used").column("reserv"),
     settable("refreservation", Kind::Limit, Some("0"), false, LIMIT,
         "what is kept for its own files, without what is below it").column("refreserv"),
+    kept("snapshots_frequently", "how many of the snapshots that are taken by themselves every 15 minutes are kept; as snapshots_hourly"),
+    kept("snapshots_hourly", "how many of the snapshots that are taken by themselves every hour (UTC) are kept: none, neither \
+        are any taken, nor do those go that there are; 0, all of them go; takes effect within a minute"),
+    kept("snapshots_daily", "how many of those of each day are kept; as snapshots_hourly"),
+    kept("snapshots_weekly", "how many of those of each week, which begins on Monday, are kept; as snapshots_hourly"),
+    kept("snapshots_monthly", "how many of those of each month are kept; as snapshots_hourly"),
+    kept("snapshots_yearly", "how many of those of each year are kept; as snapshots_hourly"),
+    settable("snapshots_format", Kind::Word(&["autosnap", "gmt"]), Some("autosnap"), true, "autosnap | gmt",
+        "names of snapshots that are taken by themselves: autosnap_2026-11-23_17:59:01_daily, as sanoid's; or \
+         GMT-2026.11.23-17.59.01, for Samba's shadow_copy2, one for all periods that begin together"),
     read_only("usedbysnapshots", "usedsnap", ANY_BYTES, SIZE, "of used: what only snapshots hold"),
     read_only("usedbydataset", "usedds", ANY_BYTES, SIZE, "of used: what its own files take"),
     read_only("usedbychildren", "usedchild", ANY_BYTES, SIZE, "of used: what is below it takes, or has reserved"),
@@ -396,6 +413,8 @@ impl Property {
             Kind::Limit if given == "none" => Some("0".to_owned()),
             Kind::Limit => number(0..=LIMIT_MAX, parse_size(given)),
             Kind::Number(least, most) => number(least..=most, given.parse().ok()),
+            Kind::Count(_) if given == "none" => Some(given.to_owned()),
+            Kind::Count(most) => number(0..=most, given.parse().ok()),
             Kind::Percent(least, most) => {
                 number(least..=most, given.strip_suffix('%').unwrap_or(given).parse().ok())
             }
@@ -583,6 +602,10 @@ mod tests {
             ("used", "1"),
             ("quota", "all"),
             ("reservation", "2E"),
+            ("snapshots_daily", "-1"),
+            ("snapshots_daily", "100001"),
+            ("snapshots_daily", "1K"),
+            ("snapshots_format", "iso"),
             ("nonsense", "1"),
             ("Org:name", "x"),
         ] {
@@ -628,6 +651,9 @@ mod tests {
         assert_eq!(exact("reservation", "1.5G"), "1610612736");
         assert_eq!(dataset("refquota").unwrap().display("0"), "none");
         assert_eq!(dataset("refquota").unwrap().display("10485760"), "10M");
+        assert_eq!(exact("snapshots_hourly", "024"), "24");
+        assert_eq!(exact("snapshots_hourly", "0"), "0", "which is not the same as none");
+        assert_eq!(exact("snapshots_hourly", "none"), "none");
         assert_eq!(exact("acltype", "posixacl"), "posix");
         assert_eq!(exact("acltype", "noacl"), "off");
         assert_eq!(exact("org.example:keep", "two weeks"), "two weeks");

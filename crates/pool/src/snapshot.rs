@@ -41,6 +41,9 @@ impl Look for SnapshotView {
     }
 }
 
+/// Snapshots that are to be taken: their datasets and names, and properties that each of them gets.
+pub type NewSnapshots = (Vec<(DatasetId, String)>, BTreeMap<String, String>);
+
 /// A snapshot that cannot be destroyed now.
 struct KeptSnapshot {
     dataset: DatasetId,
@@ -86,9 +89,19 @@ impl Pool {
         all: Vec<(DatasetId, String)>,
         properties: BTreeMap<String, String>,
     ) -> Result<Vec<SnapshotRecord>> {
+        self.snapshot_sets(vec![(all, properties)])
+    }
+
+    /// As [`Pool::snapshot_all`], of several sets, each with properties of its own: all at one moment. Where that fails
+    /// in the commit, there may be whole sets, but no part of one.
+    ///
+    /// # Errors
+    /// As [`Pool::snapshot`], for any of them.
+    pub fn snapshot_sets(&self, sets: Vec<NewSnapshots>) -> Result<Vec<SnapshotRecord>> {
         self.shared.store.check_writable()?;
-        let wanted = Wanted { all, properties };
-        for (dataset, name) in &wanted.all {
+        let sets: Vec<_> = sets.into_iter().map(|(all, properties)| Wanted { all, properties }).collect();
+        let each = || sets.iter().flat_map(|set| &set.all);
+        for (dataset, name) in each() {
             check_snapshot_name(name).map_err(PoolError::Invalid)?;
             self.dataset(*dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
         }
@@ -96,14 +109,13 @@ impl Pool {
             let _complete = self.destroying.lock();
             let mut snapshots = self.snapshots.lock();
             let mut seen = BTreeSet::new();
-            let mut all = wanted.all.iter();
-            let taken = all.find(|one| {
+            let taken = each().find(|one| {
                 let comes = snapshots.to_come().any(|other| other == *one);
                 comes || !seen.insert(*one) || snapshots.named(one.0, &one.1).is_ok()
             });
             let taken = taken.cloned();
             if taken.is_none() {
-                snapshots.wanted.push(wanted.clone());
+                snapshots.wanted.extend(sets.iter().cloned());
             }
             taken
         };
@@ -112,8 +124,8 @@ impl Pool {
         }
         let committed = self.commit();
         let mut snapshots = self.snapshots.lock();
-        snapshots.forget(&wanted);
-        let are_taken = || wanted.all.iter().all(|(dataset, name)| snapshots.named(*dataset, name).is_ok());
+        sets.iter().for_each(|set| snapshots.forget(set));
+        let are_taken = || each().all(|(dataset, name)| snapshots.named(*dataset, name).is_ok());
         committed.map_err(|error| match error {
             // The commit is kept, and made whole when the pool is resumed.
             PoolError::Suspended(why) if are_taken() => {
@@ -121,9 +133,7 @@ impl Pool {
             }
             error => error,
         })?;
-        let all = wanted.all.iter();
-        let taken = all.map(|(dataset, name)| Ok(snapshots.named(*dataset, name)?.record.clone()));
-        taken.collect()
+        each().map(|(dataset, name)| Ok(snapshots.named(*dataset, name)?.record.clone())).collect()
     }
 
     /// The snapshots of a dataset, oldest first.

@@ -64,6 +64,8 @@ pub enum Class {
     TraceStart,
     /// A collection ended.
     TraceFinish,
+    /// Snapshots could not be taken or destroyed by their policy.
+    SnapshotPolicy,
 }
 
 impl Class {
@@ -102,6 +104,7 @@ impl fmt::Display for Class {
             Self::TrimFinish => "trim_finish",
             Self::TraceStart => "trace_start",
             Self::TraceFinish => "trace_finish",
+            Self::SnapshotPolicy => "snapshot_policy",
         })
     }
 }

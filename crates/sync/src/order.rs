@@ -6,7 +6,7 @@
 //! which two threads meet. (As lockdep of the Linux kernel does it.) Of locks of one kind nothing is said.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::Location;
@@ -61,8 +61,17 @@ type After = BTreeMap<Kind, (At, At)>;
 /// All that was said.
 static BEFORE: Mutex<BTreeMap<Kind, After>> = Mutex::new(BTreeMap::new());
 
+/// Locks that a thread has. It may have thousands of one kind, and each is looked up when it takes the next.
+#[derive(Default)]
+struct Held {
+    /// How often it has each, by its place in memory.
+    locks: HashMap<usize, (u32, Kind), BuildHasherDefault<AddressHasher>>,
+    /// How many of each kind, and where it took the last.
+    kinds: Vec<(Kind, u32, At)>,
+}
+
 thread_local! {
-    static HELD: RefCell<Vec<(usize, Kind, At)>> = const { RefCell::new(Vec::new()) };
+    static HELD: RefCell<Held> = RefCell::default();
     /// Pairs that this thread has entered already, by their addresses.
     static SAID: RefCell<HashSet<(Address, Address), BuildHasherDefault<AddressHasher>>> = RefCell::default();
 }
@@ -77,11 +86,11 @@ pub(crate) fn wait(key: usize, kind: Kind, at: At) {
     }
     let crossed = HELD.with_borrow(|held| {
         // A thread that has it already takes it once more, where that is allowed.
-        if held.iter().any(|(of, ..)| *of == key) {
+        if held.locks.contains_key(&key) {
             return None;
         }
-        let others = held.iter().filter(|(_, other, _)| *other != kind);
-        others.copied().find_map(|(_, other, taken)| say(other, taken, kind, at))
+        let others = held.kinds.iter().filter(|(other, ..)| *other != kind);
+        others.copied().find_map(|(other, _, taken)| say(other, taken, kind, at))
     });
     assert!(crossed.is_none(), "{}", crossed.unwrap_or_default());
 }
@@ -135,16 +144,31 @@ fn chain(all: &BTreeMap<Kind, After>, from: Kind, to: Kind) -> Option<Vec<Link>>
 
 /// The calling thread has a lock.
 pub(crate) fn taken(key: usize, kind: Kind, at: At) {
-    HELD.with_borrow_mut(|held| held.push((key, kind, at)));
+    HELD.with_borrow_mut(|held| {
+        held.locks.entry(key).or_insert((0, kind)).0 += 1;
+        match held.kinds.iter_mut().find(|(of, ..)| *of == kind) {
+            Some((_, count, last)) => (*count, *last) = (*count + 1, at),
+            None => held.kinds.push((kind, 1, at)),
+        }
+    });
 }
 
 /// The calling thread has it no more.
 pub(crate) fn given_back(key: usize) {
     // A thread that ends may give back after what it held is forgotten.
     let _gone = HELD.try_with(|held| {
-        let mut held = held.borrow_mut();
-        if let Some(at) = held.iter().rposition(|(of, ..)| *of == key) {
-            held.remove(at);
+        let held = &mut *held.borrow_mut();
+        let Some((count, kind)) = held.locks.get_mut(&key) else { return };
+        let kind = *kind;
+        *count -= 1;
+        if *count == 0 {
+            held.locks.remove(&key);
+        }
+        if let Some(at) = held.kinds.iter().position(|(of, ..)| *of == kind) {
+            held.kinds[at].1 -= 1;
+            if held.kinds[at].1 == 0 {
+                held.kinds.remove(at);
+            }
         }
     });
 }

@@ -92,12 +92,24 @@ impl Run {
     }
 
     fn take(&mut self) {
-        self.taken += 1;
-        let (name, properties) = (format!("s{}", self.taken), self.properties());
+        let sets: Vec<_> = (0..1 + self.next(2))
+            .map(|more| (format!("s{}", self.taken + more + 1), self.properties()))
+            .collect();
+        self.taken += sets.len() as u64;
         let before = self.sim.trace().len();
-        self.pool.snapshot_all(own(std::slice::from_ref(&name)), properties.clone()).unwrap();
-        self.now.insert(name, Has { properties, ..Has::default() });
+        let new = sets.iter().map(|(name, of)| (own(std::slice::from_ref(name)), of.clone())).collect();
+        let records = self.pool.snapshot_sets(new).unwrap();
+        assert!(records.iter().all(|record| record.commit == records[0].commit), "of one moment");
+        self.now
+            .extend(sets.into_iter().map(|(name, properties)| (name, Has { properties, ..Has::default() })));
         self.noted(before);
+        let marked = self.pool.marked_snapshots(ROOT_DATASET, "a:note").into_iter();
+        let marked: BTreeMap<_, _> = marked.map(|one| (one.record.name, (one.value, one.held_by))).collect();
+        let expected = self.now.iter().filter_map(|(name, has)| {
+            let value = has.properties.get("a:note")?.clone();
+            Some((name.clone(), (value, has.holds.first().cloned())))
+        });
+        assert_eq!(marked, expected.collect());
     }
 
     fn hold(&mut self) {

@@ -25,6 +25,10 @@ mod fs_space;
 mod items;
 mod out;
 mod personalities;
+mod policy;
+mod policy_import;
+mod policy_run;
+mod policy_show;
 mod pool;
 mod pool_check;
 mod pool_create;
@@ -135,6 +139,9 @@ enum Command {
     /// Datasets and their properties; the verbs of zfs(8)
     #[command(subcommand, visible_alias = "zfs")]
     Fs(fs::Verb),
+    /// Snapshots that are taken by themselves, and how many of them are kept
+    #[command(subcommand)]
+    Policy(policy::Verb),
     /// Copies a file by reference: the copy shares its blocks
     Clone(clone::Args),
     /// Lists the versions of a file that snapshots have
@@ -248,6 +255,7 @@ fn run(call: Call) -> Result<u8> {
     match command {
         Command::Pool(verb) => pool::run(verb, &session),
         Command::Fs(verb) => fs::run(verb, &session),
+        Command::Policy(verb) => policy::run(verb, &session),
         Command::Clone(args) => clone::run(&args, &session),
         Command::Versions(args) => versions::run(&args, &session),
         Command::Restore(args) => restore::run(&args, &session),
@@ -368,6 +376,12 @@ mod tests {
             "zfs mount",
             "zfs rename -p tank/a tank/b/c",
             "larder fs umount tank/a",
+            "larder policy set tank/data hourly=24 daily=30 format=gmt",
+            "larder policy show -rHp tank",
+            "larder policy show -j",
+            "larder policy clear -r tank/data",
+            "larder policy run -rn tank/data",
+            "larder policy import -n /etc/sanoid/sanoid.conf",
             "larder daemon status -j",
             "larder personalities /tmp/links",
             "larder clone --overwrite a b",

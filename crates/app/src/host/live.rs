@@ -4,12 +4,13 @@
 //! data meanwhile when a quarter of the dirty memory is used, and cleans when little is free; the *heart* shows other
 //! hosts that the pool is in use; the *reaper* removes what was unlinked while it was open or was too big to go at
 //! once, and takes destroyed datasets down, as long as there is any of it; the *collector* walks everything now and
-//! then ([`super::collection`]); the *maintainer* repairs, resilvers and scrubs ([`super::maintenance`]). They end at
-//! export. A pool imported for reading only has none.
+//! then ([`super::collection`]); the *maintainer* repairs, resilvers, scrubs ([`super::maintenance`]), and takes and
+//! destroys snapshots by policy ([`super::policies`]). They end at export. A pool imported for reading only has none.
 
 use super::devices::Scope;
 use super::maintenance::{self, Pace};
 use super::mounts::{self, Mounts};
+use super::policies::{Policies, Rounds};
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_files::{FsError, Mount};
 use larder_format::DeviceGuid;
@@ -56,7 +57,7 @@ pub struct Live {
     /// Its files.
     pub mount: Arc<Mount>,
     /// Where they can be reached.
-    pub mounts: Mutex<Mounts>,
+    pub mounts: Arc<Mutex<Mounts>>,
     /// The same for whoever only looks, and does not wait for changes.
     pub table: Arc<mounts::Table>,
     /// The folder that all mount points are below; none for where they say.
@@ -126,7 +127,7 @@ impl Live {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let mount = Mount::new(Arc::clone(&pool), owner).map_err(unreplayed)?;
         let mounts = Mounts::new(Arc::clone(&pool), Arc::clone(&mount), altroot.clone());
-        let (table, mounts, admin) = (mounts.table(), Mutex::new(mounts), Mutex::default());
+        let (table, mounts, admin) = (mounts.table(), Arc::new(Mutex::new(mounts)), Mutex::default());
         let since = pool.store().clock().monotonic();
         let pace = Arc::default();
         let (stop, threads) = (Arc::default(), Mutex::default());
@@ -171,9 +172,18 @@ impl Live {
             live.thread("larder-gc", move || super::collection::collect_now_and_then(&upkeep, &stop))?;
             let (upkeep, stop) = (Arc::clone(&live.upkeep), Arc::clone(&live.stop));
             let (pace, scope) = (Arc::clone(&live.pace), Arc::clone(&live.scope));
-            live.thread("larder-upkeep", move || maintenance::maintain(&upkeep, &stop, &pace, &scope))?;
+            let rounds = Rounds::new(live.policies());
+            live.thread("larder-upkeep", move || {
+                maintenance::maintain(&upkeep, &stop, &pace, &scope, rounds)
+            })?;
         }
         Ok(Arc::new(live))
+    }
+
+    /// Its parts that snapshots are taken and destroyed with by policy.
+    pub fn policies(&self) -> Policies {
+        let (pool, mount) = (Arc::clone(&self.pool), Arc::clone(&self.mount));
+        Policies { pool, mount, mounts: Arc::clone(&self.mounts), table: Arc::clone(&self.table) }
     }
 
     pub(super) fn thread(&self, name: &'static str, work: impl FnOnce() + Send + 'static) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Automatic maintenance of a pool: it mends what reads found wrong, resilvers (which takes devices back that missed
-//! commits), scrubs, trims, has spares take places, and opens devices anew that were away.
+//! commits), scrubs, trims, has spares take places, opens devices anew that were away, and has snapshots taken by
+//! policy.
 //!
 //! A thread of each pool takes one step after the other. Work that somebody waits for goes first: stripes that a read
 //! found wrong, then resilvers, then data that no longer fits the shape of its group, then scrubs; last the names of
@@ -12,6 +13,7 @@
 
 use super::devices::{self, Scope};
 use super::live::{Live, Stop};
+use super::policies::Rounds;
 use super::{collection, roster};
 use crate::api::pool::{Scan, ScanKind};
 use larder_device::OpenMode;
@@ -157,8 +159,9 @@ struct Vain {
     changed: (i64, i64),
 }
 
-/// The thread's life. `scope` is where devices that import did not find may come back.
-pub fn maintain(upkeep: &Upkeep, stop: &Stop, pace: &Pace, scope: &Scope) {
+/// The thread's life. `scope` is where devices that import did not find may come back; `policies` take and destroy
+/// snapshots.
+pub fn maintain(upkeep: &Upkeep, stop: &Stop, pace: &Pace, scope: &Scope, mut policies: Rounds) {
     let (pool, mut maintenance) = (upkeep.pool(), Maintenance::new(upkeep, pace, scope));
     let mut rest = POLL_INTERVAL;
     while stop.pause(rest) {
@@ -170,6 +173,7 @@ pub fn maintain(upkeep: &Upkeep, stop: &Stop, pace: &Pace, scope: &Scope) {
         if maintenance.round.is_none_or(|round| now.saturating_sub(round) >= ROUND) {
             maintenance.round = Some(now);
             maintenance.look_around();
+            policies.turn();
         }
         match maintenance.turn() {
             Ok(Some(pause)) => rest = pause,

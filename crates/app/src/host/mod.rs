@@ -3,10 +3,10 @@
 //! `devices` finds devices, `create` and `import` bring pools in and let them go, `labels` takes away what they leave,
 //! `live` is an imported pool with its threads, `mounts` says which dataset is reached where, `status` tells how pools
 //! are, `collection` when they are traced, `repair` holds the verbs about devices and scans, `roster` knows devices by
-//! what people call them, `maintenance` is what a pool does about devices by itself, `advice` what people could,
-//! `figures` what people watch, `chronicle` what pools remember, `pools` and `datasets` hold the verbs about properties
-//! and names, `files` those about single files, `diff` tells what changed, `error` is the one place where errors of the
-//! layers below become what people read.
+//! what people call them, `maintenance` is what a pool does about devices by itself, `policies` what it does about
+//! snapshots, `advice` what people could do, `figures` what people watch, `chronicle` what pools remember, `pools` and
+//! `datasets` hold the verbs about properties and names, `files` those about single files, `diff` tells what changed,
+//! `error` is the one place where errors of the layers below become what people read.
 //!
 //! No lock is held over several pools, so that one which hangs, or waits for somebody who is in its mounts, holds up
 //! nobody else's; names of pools on their way in are in `coming`. Verbs that only look take neither a pool's `admin`
@@ -28,6 +28,7 @@ mod labels;
 mod live;
 mod maintenance;
 mod mounts;
+mod policies;
 mod pools;
 mod repair;
 mod roster;
@@ -49,7 +50,7 @@ use crate::api::snapshots::{
     Snapshot, Space, Spaces, Taken,
 };
 use crate::api::trace::Trace;
-use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, pool};
+use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, policy, pool};
 use crate::engine::Engine;
 use devices::Remembered;
 use larder_pool::World;
@@ -298,6 +299,12 @@ impl Engine for Host {
     }
     fn fs_inherit(&self, request: fs::Inherit) -> Result<Done> {
         datasets::inherit(self, &request)
+    }
+    fn policy_show(&self, request: policy::Show) -> Result<policy::Policies> {
+        datasets::show_policies(self, &request)
+    }
+    fn policy_run(&self, request: policy::Run) -> Result<policy::Ran> {
+        datasets::run_policies(self, &request)
     }
     fn fs_mount(&self, request: fs::Mount) -> Result<fs::Mounted> {
         datasets::mount(self, &request)

@@ -4,7 +4,7 @@ use super::*;
 use crate::api::pool::{Create, Group, Word};
 use crate::api::snapshots::Newer;
 use crate::api::{ItemKind, PropertyValue};
-use larder_device::{Device, FaultDevice, OpenMode};
+use larder_device::{Clock, Device, FaultDevice, OpenMode};
 use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat};
 use larder_format::{HostId, Incarnation};
 use std::fs::File;
@@ -15,8 +15,8 @@ use std::thread::{ScopedJoinHandle, scope};
 const MOMENT: Duration = Duration::from_millis(300);
 
 /// An engine in a folder.
-struct Bed {
-    host: Host,
+pub(super) struct Bed {
+    pub(super) host: Host,
     dir: tempfile::TempDir,
 }
 
@@ -24,6 +24,18 @@ impl Bed {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         Self { host: Host::new(dir.path()).unwrap(), dir }
+    }
+
+    /// The same by another clock.
+    pub(super) fn by(clock: Arc<dyn Clock>) -> Self {
+        let mut bed = Self::new();
+        bed.host.world.clock = clock;
+        bed
+    }
+
+    /// The path of a file in the folder.
+    pub(super) fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
     /// A device that takes no space.
@@ -54,7 +66,7 @@ impl Bed {
     }
 
     /// The pool `tank` with these datasets.
-    fn tank(&self, datasets: &[&str]) -> Arc<Live> {
+    pub(super) fn tank(&self, datasets: &[&str]) -> Arc<Live> {
         self.host.pool_create(self.request("tank")).unwrap();
         for name in datasets {
             self.host.fs_create(dataset(name)).unwrap();
@@ -63,7 +75,7 @@ impl Bed {
     }
 }
 
-fn dataset(name: &str) -> fs::Create {
+pub(super) fn dataset(name: &str) -> fs::Create {
     fs::Create { name: name.to_owned(), parents: false, properties: BTreeMap::new(), dry_run: false }
 }
 
@@ -132,7 +144,7 @@ fn two_datasets_are_made_at_once_with_the_parent_that_both_lack() {
     assert_eq!(names(&live), ["tank", "tank/x", "tank/x/1", "tank/x/2"]);
 }
 
-fn set(names: &[&str], properties: &[(&str, &str)]) -> fs::Set {
+pub(super) fn set(names: &[&str], properties: &[(&str, &str)]) -> fs::Set {
     let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     fs::Set {
         names: names.iter().map(|&name| name.to_owned()).collect(),
@@ -140,7 +152,7 @@ fn set(names: &[&str], properties: &[(&str, &str)]) -> fs::Set {
     }
 }
 
-fn import(name: &str, search: Vec<String>) -> pool::Import {
+pub(super) fn import(name: &str, search: Vec<String>) -> pool::Import {
     pool::Import {
         search,
         pool: Some(name.to_owned()),
@@ -202,7 +214,7 @@ fn all_properties_are_set_or_none() {
     assert_eq!(local(&live, "tank/a"), ["atime=off", "checksum=blake3", "compression=off"]);
 }
 
-fn inherit(property: &str, names: &[&str]) -> fs::Inherit {
+pub(super) fn inherit(property: &str, names: &[&str]) -> fs::Inherit {
     fs::Inherit {
         property: property.to_owned(),
         names: names.iter().map(|&name| name.to_owned()).collect(),

@@ -9,6 +9,7 @@ pub mod extents;
 pub mod iostat;
 pub mod items;
 pub mod json;
+pub mod policy;
 pub mod scan;
 pub mod shape;
 pub mod status;

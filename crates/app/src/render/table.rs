@@ -39,6 +39,11 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// The number of rows.
+    pub fn height(&self) -> usize {
+        self.rows.len()
+    }
+
     /// The text: aligned with heads, or for scripts tab-separated without.
     pub fn render(&self, scripted: bool) -> String {
         if scripted {

@@ -7,7 +7,8 @@ use super::snapshots::{Going, check_not_held, kept, let_go};
 use super::{found, hidden};
 use crate::api::name::{check_snapshot, pool_of};
 use crate::api::snapshots::{Newer, Rollback, RolledBack};
-use crate::api::{ApiError, ErrorKind, Result};
+use crate::api::{ApiError, ErrorKind, Properties, Result};
+use crate::policy::Period;
 use larder_pool::PoolError;
 
 /// Has a dataset hold again what a snapshot holds; what is mounted of it is unmounted meanwhile, and so are its
@@ -48,11 +49,7 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
             let_go(&live, mounts, [&newer])?;
             mounts.wait_until_gone(dataset.id())?;
             let rolled = match &branch {
-                // Nobody is to find two of one mountpoint.
-                Some(branch) => {
-                    let properties = [("canmount".to_owned(), "noauto".to_owned())].into();
-                    live.pool.branch(dataset.id(), name, branch, &properties)
-                }
+                Some(branch) => live.pool.branch(dataset.id(), name, branch, &branch_properties()),
                 None => live.pool.rollback(dataset.id(), name, request.newer == Newer::Drop),
             };
             rolled.map_err(|error| match error {
@@ -78,6 +75,12 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
         error.within(format!("rolled back to '{}', but", request.name)).safe(safe)
     })?;
     Ok(rolled_back)
+}
+
+/// Properties of that dataset: nobody is to find two of one mountpoint, and no policy destroys what is kept.
+fn branch_properties() -> Properties {
+    let none = Period::ALL.map(|period| (period.property().to_owned(), "none".to_owned()));
+    none.into_iter().chain([("canmount".to_owned(), "noauto".to_owned())]).collect()
 }
 
 /// Name of the dataset that keeps what is newer: beside the one that is rolled back, of the pool's own below.

@@ -1,0 +1,291 @@
+//! Snapshots by policy: taking those that are due, destroying those that are too many.
+//!
+//! Which these are is said by [`crate::policy`]; here it is done, by the maintainer now and then ([`Rounds`]) and when
+//! somebody asks. All snapshots of a pool that are due at a moment are of one commit. Destroying goes one by one: one
+//! that somebody holds, has mounted or looks into stays until another time, and keeps no other. All of it happens under
+//! the lock of the mounts, under which names stay; the maintainer does not wait for that.
+//!
+//! Nothing has to be remembered: what is due follows from the snapshots that there are. So after a crash between taking
+//! and destroying the next look goes on.
+
+use super::mounts::{Mounts, Table, id_of};
+use crate::api::name::MAX_NAME;
+use crate::api::policy::{Kept, Ran};
+use crate::api::{ApiError, Result};
+use crate::policy::{self, FORMAT, Fate, Format, MARK, Period, Policy, Snapshot};
+use larder_files::{FsError, Mount};
+use larder_format::DatasetId;
+use larder_format::tables::SnapshotRecord;
+use larder_pool::{Class, Event, MarkedSnapshot, Pool, PoolError};
+use larder_sync::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tracing::{info, warn};
+
+/// Interval of looks at policies: what they are, and whether what was in use still is. One is also taken when another
+/// quarter of an hour has begun.
+const LOOK: Duration = Duration::from_secs(30);
+/// The same, after something failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(300);
+/// Snapshots that a look destroys; the next one is soon.
+const DESTROYED_AT_MOST: usize = 100;
+
+/// Parts of a pool that snapshots are taken and destroyed with.
+pub struct Policies {
+    /// The pool.
+    pub pool: Arc<Pool>,
+    /// Its files.
+    pub mount: Arc<Mount>,
+    /// Where they can be reached.
+    pub mounts: Arc<Mutex<Mounts>>,
+    /// The same for whoever only looks.
+    pub table: Arc<Table>,
+}
+
+/// The policy that applies to a dataset.
+pub fn policy_of(pool: &Pool, dataset: DatasetId) -> Policy {
+    let keep = |period: Period| pool.effective(dataset, period.property())?.value.parse().ok();
+    Period::ALL.into_iter().filter_map(|period| Some((period, keep(period)?))).collect()
+}
+
+/// The form of the names of a dataset's snapshots.
+pub fn format_of(pool: &Pool, dataset: DatasetId) -> Format {
+    let value = pool.effective(dataset, FORMAT);
+    value.map_or_else(Format::default, |effective| Format::of_value(&effective.value))
+}
+
+/// A dataset's snapshots that were taken by policy, in the order in which they were taken.
+pub fn snapshots_of(pool: &Pool, dataset: DatasetId) -> (Vec<MarkedSnapshot>, Vec<Snapshot>) {
+    let marked = pool.marked_snapshots(dataset, MARK);
+    let last = pool.newest_snapshot(dataset).map(|newest| newest.high);
+    let one = |of: &MarkedSnapshot| Snapshot {
+        created: of.record.created.secs,
+        periods: policy::marked(&of.value),
+        is_held: of.held_by.is_some(),
+        is_last: last == Some(of.record.high),
+    };
+    let snapshots = marked.iter().map(one).collect();
+    (marked, snapshots)
+}
+
+/// Reason why one stays.
+enum Stays {
+    /// Somebody uses it.
+    Used(String),
+    /// It could not be destroyed.
+    Failed(ApiError),
+}
+
+impl Policies {
+    fn now(&self) -> i64 {
+        self.pool.store().clock().now().secs
+    }
+
+    fn full(&self, dataset: DatasetId, name: &str) -> String {
+        format!("{}@{name}", self.pool.full_name(dataset))
+    }
+
+    /// Names of the snapshots of a dataset that are due, each with its periods.
+    fn due(&self, dataset: DatasetId, now: i64, ran: &mut Ran) -> Vec<(String, Vec<Period>)> {
+        let policy = policy_of(&self.pool, dataset);
+        if policy.is_empty() {
+            return Vec::new();
+        }
+        let due = policy::due(&policy, now, &snapshots_of(&self.pool, dataset).1);
+        let mut names = format_of(&self.pool, dataset).names(now, &due);
+        // The next second has another name.
+        names.retain(|(name, _)| self.pool.snapshot_named(dataset, name).is_err());
+        let full = self.pool.full_name(dataset);
+        if names.iter().any(|(name, _)| full.len() + 1 + name.len() > MAX_NAME) {
+            let message = format!(
+                "cannot take snapshots of '{full}': their names would have more than {MAX_NAME} bytes"
+            );
+            ran.failed
+                .push(ApiError::usage(message).hint("larder fs rename gives the dataset a shorter name"));
+            names.clear();
+        }
+        names
+    }
+
+    /// Takes all snapshots of these datasets that are due, all at one moment.
+    fn take(&self, mounts: &Mounts, datasets: &[DatasetId], ran: &mut Ran) {
+        let (now, mut sets) = (self.now(), BTreeMap::<Vec<Period>, Vec<(DatasetId, String)>>::new());
+        for &dataset in datasets {
+            for (name, periods) in self.due(dataset, now, ran) {
+                sets.entry(periods).or_default().push((dataset, name));
+            }
+        }
+        if sets.is_empty() {
+            return;
+        }
+        let marked = |periods: &[Period]| BTreeMap::from([(MARK.to_owned(), policy::mark(periods))]);
+        let sets = sets.into_iter().map(|(periods, all)| (all, marked(&periods))).collect();
+        match self.pool.snapshot_sets(sets) {
+            Ok(records) => {
+                records.iter().for_each(|record| mounts.tell_of_snapshot(record.dataset, &record.name));
+                ran.taken.extend(records.iter().map(|record| self.full(record.dataset, &record.name)));
+            }
+            Err(error) => ran.failed.push(self.failed("cannot take snapshots by policy", error)),
+        }
+    }
+
+    fn failed(&self, doing: &str, error: PoolError) -> ApiError {
+        ApiError::from(error).within(doing).of_pool(&self.pool.name())
+    }
+
+    /// Destroys snapshots of these datasets that are too many, so many at most; whether there are more.
+    fn prune(&self, mounts: &Mounts, datasets: &[DatasetId], at_most: usize, ran: &mut Ran) -> bool {
+        let (now, mut more) = (self.now(), false);
+        for &dataset in datasets {
+            let policy = policy_of(&self.pool, dataset);
+            if policy.is_empty() {
+                continue;
+            }
+            let (marked, snapshots) = snapshots_of(&self.pool, dataset);
+            let fates = policy::fates(&policy, now, &snapshots);
+            for (one, fate) in marked.iter().zip(fates) {
+                if fate == Fate::Goes && ran.destroyed.len() >= at_most {
+                    more = true;
+                    break;
+                }
+                let name = self.full(dataset, &one.record.name);
+                match (fate, fate == Fate::Goes && self.pool.store().suspended().is_none()) {
+                    (Fate::Goes, true) => match self.destroy(mounts, &one.record) {
+                        Ok(()) => ran.destroyed.push(name),
+                        Err(Stays::Used(why)) => ran.kept.push(Kept { name, why }),
+                        Err(Stays::Failed(error)) => ran.failed.push(error),
+                    },
+                    _ => ran.kept.extend(kept(one, name, fate)),
+                }
+            }
+        }
+        if !ran.destroyed.is_empty()
+            && let Err(error) = self.pool.commit()
+        {
+            ran.failed.push(self.failed("cannot destroy snapshots by policy", error));
+        }
+        more
+    }
+
+    /// Destroys a snapshot that nobody uses.
+    fn destroy(&self, mounts: &Mounts, record: &SnapshotRecord) -> Result<(), Stays> {
+        let doing = || format!("cannot destroy snapshot {}", self.full(record.dataset, &record.name));
+        if let Some(path) = self.table.path_of_snapshot(id_of(record)) {
+            return Err(Stays::Used(format!("it is mounted: larder fs unmount {}", path.display())));
+        }
+        match self.mount.let_go_of_snapshot(record.dataset, record.high) {
+            Ok(()) => {}
+            Err(FsError::Busy) => return Err(Stays::Used("it is in use".to_owned())),
+            Err(error) => return Err(Stays::Failed(ApiError::from(error).within(doing()))),
+        }
+        match self.pool.destroy_snapshots(&[(record.dataset, record.name.clone())]) {
+            Ok(()) => {
+                mounts.tell_of_snapshot(record.dataset, &record.name);
+                Ok(())
+            }
+            Err(PoolError::Busy(why)) => Err(Stays::Used(why)),
+            Err(error) => Err(Stays::Failed(self.failed(&doing(), error))),
+        }
+    }
+
+    /// Takes the snapshots of these datasets that are due, and destroys those that are too many.
+    pub fn run(&self, mounts: &Mounts, datasets: &[DatasetId]) -> Ran {
+        self.run_some(mounts, datasets, usize::MAX).0
+    }
+
+    fn run_some(&self, mounts: &Mounts, datasets: &[DatasetId], at_most: usize) -> (Ran, bool) {
+        let mut ran = Ran::default();
+        self.take(mounts, datasets, &mut ran);
+        // Also where none could be taken: then nothing new pushes out what is old.
+        let more = self.prune(mounts, datasets, at_most, &mut ran);
+        (ran, more)
+    }
+
+    /// The same, as far as it can be told without doing it.
+    pub fn rehearse(&self, datasets: &[DatasetId]) -> Ran {
+        let (now, mut ran) = (self.now(), Ran::default());
+        for &dataset in datasets {
+            let (marked, mut snapshots) = snapshots_of(&self.pool, dataset);
+            let due = self.due(dataset, now, &mut ran);
+            for (name, periods) in due {
+                ran.taken.push(self.full(dataset, &name));
+                snapshots.iter_mut().for_each(|snapshot| snapshot.is_last = false);
+                snapshots.push(Snapshot { created: now, periods, is_held: false, is_last: true });
+            }
+            let fates = policy::fates(&policy_of(&self.pool, dataset), now, &snapshots);
+            for (one, fate) in marked.iter().zip(fates) {
+                let name = self.full(dataset, &one.record.name);
+                match fate {
+                    Fate::Goes => ran.destroyed.push(name),
+                    _ => ran.kept.extend(kept(one, name, fate)),
+                }
+            }
+        }
+        ran
+    }
+}
+
+/// One that is too many and stays all the same.
+fn kept(one: &MarkedSnapshot, name: String, fate: Fate) -> Option<Kept> {
+    let why = match fate {
+        Fate::Held => format!("it is held by {}", one.held_by.as_deref().unwrap_or("somebody")),
+        Fate::Last => "it is the last one of its dataset".to_owned(),
+        Fate::Wanted | Fate::Goes => return None,
+    };
+    Some(Kept { name, why })
+}
+
+/// Policies of a pool as its maintainer keeps them, round by round.
+pub struct Rounds {
+    policies: Policies,
+    /// When the next look is due, and the quarter of an hour of the last one.
+    next: Option<(Duration, i64)>,
+    /// Failures that were told since all went well.
+    told: BTreeSet<String>,
+}
+
+impl Rounds {
+    /// Nothing was looked at yet.
+    pub fn new(policies: Policies) -> Self {
+        Self { policies, next: None, told: BTreeSet::new() }
+    }
+
+    /// Does what is to be done, if it is time to look.
+    pub fn turn(&mut self) {
+        let Self { policies, next, told } = self;
+        let pool = &policies.pool;
+        let (now, wall) = (pool.store().clock().monotonic(), policies.now());
+        let quarter = Period::Frequently.around(wall).map_or(0, |(begin, _)| begin);
+        if next.is_some_and(|(next, last)| now < next && last == quarter) {
+            return;
+        }
+        // Somebody changes names or mounts: at the next round.
+        let Some(mounts) = policies.mounts.try_lock() else { return };
+        let datasets: Vec<_> = pool.datasets().iter().map(|dataset| dataset.id()).collect();
+        let (ran, more) = policies.run_some(&mounts, &datasets, DESTROYED_AT_MOST);
+        drop(mounts);
+        let pause = match (more && !ran.destroyed.is_empty(), ran.failed.is_empty()) {
+            (true, _) => Duration::ZERO,
+            (false, true) => LOOK,
+            (false, false) => AFTER_FAILURE,
+        };
+        *next = Some((now + pause, quarter));
+        if !ran.taken.is_empty() || !ran.destroyed.is_empty() {
+            let (taken, destroyed) = (ran.taken.len(), ran.destroyed.len());
+            info!("pool {}: by policy: {taken} snapshots taken, {destroyed} destroyed", pool.name());
+        }
+        if ran.failed.is_empty() {
+            told.clear();
+        }
+        for error in ran.failed {
+            if told.insert(error.message.clone()) {
+                warn!("pool {}: {error}", pool.name());
+                pool.store().event(Event::new(Class::SnapshotPolicy).text(error.message));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
