@@ -64,9 +64,9 @@ static BEFORE: Mutex<BTreeMap<Kind, After>> = Mutex::new(BTreeMap::new());
 /// Locks that a thread has. It may have thousands of one kind, and each is looked up when it takes the next.
 #[derive(Default)]
 struct Held {
-    /// How often it has each, by its place in memory.
+    /// Each by its place in memory, and the times that it was taken.
     locks: HashMap<usize, (u32, Kind), BuildHasherDefault<AddressHasher>>,
-    /// How many of each kind, and where it took the last.
+    /// Their number by kind, and where the last was taken.
     kinds: Vec<(Kind, u32, At)>,
 }
 
