@@ -32,6 +32,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
@@ -52,6 +53,8 @@ pub const DIFF_ROUTE: &str = "/v1/fs/diff";
 /// Bytes of a stream that travel together, and pieces of them that wait for a slow reader.
 const STREAM_PIECE: usize = 64 << 10;
 const STREAM_AHEAD: usize = 4;
+/// Time limit for a reader to take a piece.
+const STREAM_PATIENCE: Duration = Duration::from_mins(5);
 
 /// Time limit for replies to leave once all pools are exported.
 const LAST_REPLIES: Duration = Duration::from_secs(2);
@@ -274,20 +277,33 @@ async fn diff(
         let told = blocking(move || {
             let (mut piece, mut listens) = (Vec::new(), true);
             let told = shared.engine.fs_diff(request, &mut |line| {
-                piece.extend(stream_line(&line));
-                if piece.len() >= STREAM_PIECE {
-                    listens = pieces.blocking_send(std::mem::take(&mut piece).into()).is_ok();
+                let is_going = line == Line::Going;
+                if !is_going {
+                    piece.extend(stream_line(&line));
                 }
-                listens
+                if piece.len() >= STREAM_PIECE || is_going && !piece.is_empty() {
+                    listens = send_in_time(&pieces, std::mem::take(&mut piece));
+                }
+                listens && !pieces.is_closed()
             });
+            let is_told = listens && send_in_time(&pieces, piece);
             // A reader that is gone misses nothing.
-            let _ = pieces.blocking_send(piece.into());
-            told
+            if is_told || pieces.is_closed() {
+                return told;
+            }
+            let error = ApiError::new(ErrorKind::Busy, "not all was told: nobody took it for some minutes");
+            Err(error.hint("larder fs diff … > FILE keeps all of it"))
         });
         let line = told.await.map_or_else(Line::Failed, |()| Line::Ended);
         let _ = last.send(stream_line(&line).into()).await;
     });
     Ok(Body::new(Pieces(received)).into_response())
+}
+
+/// Sends a piece; false when nobody is there, or takes it in time: what is compared cannot be destroyed meanwhile.
+fn send_in_time(pieces: &mpsc::Sender<Bytes>, piece: Vec<u8>) -> bool {
+    let sent = tokio::time::timeout(STREAM_PATIENCE, pieces.send(piece.into()));
+    matches!(Handle::current().block_on(sent), Ok(Ok(())))
 }
 
 fn stream_line(line: &Line) -> Vec<u8> {

@@ -225,7 +225,7 @@ impl Control {
             let found = self.volume.pool.snapshots_after(dataset, after, LISTING);
             let Some(last) = found.last() else { return };
             cookie = last.high.get() + DOT_DOT;
-            for snapshot in found.iter().filter(|one| !is_momentary(&one.name)) {
+            for snapshot in &found {
                 let number = snapshots.number_of(dataset, snapshot.high);
                 let taken = emit(DirEntry {
                     // One that nobody has looked up has no number yet.

@@ -2,8 +2,8 @@
 //!
 //! The trees are compared ([`larder_pool::Changes`]), so the cost depends on what changed. Entries of one inode lie
 //! together: they make one line, whatever number of them differs. Lines come in the order of inodes, many at a time, so
-//! that each folder is read once for the names of all ([`crate::paths`]); files with several names come last, for their
-//! names lie elsewhere in the trees, which are compared once more for these. Memory is bounded by those files alone.
+//! that each folder is read once for the names of all ([`crate::paths`]); files with several names come after others, for
+//! their names lie elsewhere in the trees, which are compared once more for so many of these.
 //!
 //! # What is a change
 //! Whatever can be seen of a file or folder, but for its last access and the space it takes. Extents beyond the end,
@@ -16,12 +16,14 @@ use larder_format::items::{ENTRY, EXTENT, Entry, Extent, FileKind, INODE, Inode}
 use larder_format::node::Key;
 use larder_format::{Corrupt, InodeId, Timestamp};
 use larder_pool::{Changes, Differs, Look, SnapshotView};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Nodes that one step of a comparison reads.
 const NODES: usize = 64;
 /// Changed inodes whose names are looked for together.
 const TOGETHER: usize = 1 << 15;
+/// Changed files with several names that are kept until theirs are looked for together: some 100 MiB.
+const LINKED: usize = 1 << 17;
 
 /// A difference's kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +109,9 @@ struct Pair {
     new: Option<Inode>,
 }
 
+/// Places of inodes, where they could be found.
+type Places = HashMap<InodeId, std::result::Result<Place, String>>;
+
 /// Places of a file with several names that only one side has.
 #[derive(Default)]
 struct Links {
@@ -163,6 +168,9 @@ impl<'a> Diff<'a> {
                 let last = if more { self.touched.pop() } else { None };
                 self.tell_touched(emit);
                 self.touched.extend(last);
+                if self.linked.len() > LINKED {
+                    self.tell_linked(emit)?;
+                }
                 Ok(true)
             }
         }
@@ -187,16 +195,13 @@ impl<'a> Diff<'a> {
         }
         let (mut old, mut new) = self.paths(pairs.iter().map(|(id, pair)| (*id, pair)));
         for (id, pair) in pairs {
-            let paths = (old.remove(&id), new.remove(&id));
+            let paths = (self.old.path(old.remove(&id)), self.new.path(new.remove(&id)));
             emit(self.told(id, &pair, paths, Links::default()));
         }
     }
 
     /// Paths of the inodes on either side where they are there.
-    fn paths<'b>(
-        &mut self,
-        pairs: impl Iterator<Item = (InodeId, &'b Pair)> + Clone,
-    ) -> (HashMap<InodeId, Path>, HashMap<InodeId, Path>) {
+    fn paths<'b>(&mut self, pairs: impl Iterator<Item = (InodeId, &'b Pair)> + Clone) -> (Places, Places) {
         let old: Vec<_> = pairs.clone().filter_map(|(id, pair)| Some((id, pair.old?.parent))).collect();
         let new: Vec<_> = pairs.filter_map(|(id, pair)| Some((id, pair.new?.parent))).collect();
         (self.old.of(&old), self.new.of(&new))
@@ -244,7 +249,7 @@ impl<'a> Diff<'a> {
         let linked = std::mem::take(&mut self.linked);
         let (mut old, mut new) = self.paths(linked.iter().map(|(id, pair)| (*id, pair)));
         for (id, pair) in linked {
-            let paths = (old.remove(&id), new.remove(&id));
+            let paths = (self.old.path(old.remove(&id)), self.new.path(new.remove(&id)));
             emit(self.told(id, &pair, paths, links.remove(&id).unwrap_or_default()));
         }
         Ok(false)
@@ -274,7 +279,8 @@ impl<'a> Diff<'a> {
         while changes.step(NODES, &mut visit)? {}
         for Links { lost, new } in links.values_mut() {
             // A name that was taken away and given again may have another key.
-            let kept: Vec<_> = lost.iter().filter(|place| new.contains(place)).cloned().collect();
+            let both: HashSet<_> = new.iter().cloned().collect();
+            let kept: HashSet<_> = lost.iter().filter(|place| both.contains(place)).cloned().collect();
             lost.retain(|place| !kept.contains(place));
             new.retain(|place| !kept.contains(place));
         }

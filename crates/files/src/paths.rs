@@ -34,15 +34,21 @@ impl<'a> Paths<'a> {
         Self { view, folders: HashMap::new() }
     }
 
-    /// Paths of inodes that are there, each given with the folder that it says holds it.
-    pub fn of(&mut self, wanted: &[(InodeId, InodeId)]) -> HashMap<InodeId, Path> {
+    /// Places of inodes that are there, each given with the folder that it says holds it; for [`Paths::path`]: together
+    /// the paths could take any amount of memory.
+    pub fn of(&mut self, wanted: &[(InodeId, InodeId)]) -> HashMap<InodeId, Result<Place, String>> {
         let places = self.places(wanted);
         let dirs = places.values().flatten().map(|(dir, _)| *dir).collect();
         self.learn(dirs);
         let root = wanted.iter().filter(|(id, _)| *id == ROOT_INODE);
-        let root: Vec<_> = root.map(|(id, _)| (*id, Ok(b"/".to_vec()))).collect();
-        let path = |(id, place): (InodeId, Result<Place, String>)| (id, place.and_then(|at| self.join(&at)));
-        places.into_iter().map(path).chain(root).collect()
+        // Joined, it is `/`.
+        let root = root.map(|(id, _)| (*id, Ok((ROOT_INODE, Vec::new()))));
+        places.into_iter().chain(root).collect()
+    }
+
+    /// The path of a place that was found, or why not.
+    pub fn path(&self, place: Option<Result<Place, String>>) -> Option<Path> {
+        place.map(|place| place.and_then(|at| self.join(&at)))
     }
 
     /// Paths of names in folders.

@@ -72,7 +72,7 @@ impl Mount {
         let mut path = parts_in(&volume.dataset().view()?, top)?.ok_or(FsError::NotFound)?;
         path.extend_from_slice(names);
         let mut found = Versions::default();
-        for record in self.pool.shown_snapshots(volume.id()) {
+        for record in self.pool.snapshots(volume.id()) {
             let is_like_before = found.before.as_ref().is_some_and(|(_, of)| of.record().root == record.root);
             if is_like_before && found.before.as_ref().is_some_and(|(seen, _)| seen.is_none()) {
                 continue;

@@ -103,6 +103,7 @@ impl Pool {
             waker: OnceLock::new(),
             snapshots: Mutex::new(snapshots),
             measured: Default::default(),
+            taking_moment: Mutex::new(()),
             destroying: Mutex::new(()),
             shared,
         });

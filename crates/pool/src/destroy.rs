@@ -46,6 +46,7 @@ impl Pool {
         for _ in 0..TRIES {
             let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
             self.check_destroyable(id)?;
+            self.check_no_moment(id)?;
             while self.destroy_unneeded()? {}
             let heir = self.heir(id);
             if heir.is_some() || dataset.state.read().record.origin.is_some() {
@@ -188,7 +189,7 @@ impl Pool {
                 }
             }
         }
-        Ok(self.destroy_unneeded()? || self.remains_step()?)
+        Ok(self.destroy_momentary()? || self.destroy_unneeded()? || self.remains_step()?)
     }
 
     /// Takes up to `max` entries out of a dataset's tree; returns their number.

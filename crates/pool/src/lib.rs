@@ -73,7 +73,7 @@ pub use larder_store::{
     Watch, Whereabouts, World, cache, codec, member, members, note_panics, parity, segments, space, stripe,
 };
 pub use ledger::Lost;
-pub use momentary::{Momentary, is_momentary};
+pub use momentary::Momentary;
 pub use op::Op;
 pub use open::Importable;
 pub use pool::{CommitTurn, FrontEnd, OnlyUpkeep, Pool};
@@ -81,3 +81,4 @@ pub use quota::record_claim;
 pub use rebuilt::rebuilding;
 pub use resting::Resting;
 pub use snapshot::{NewSnapshots, SnapshotView};
+pub use snapshots::is_momentary;

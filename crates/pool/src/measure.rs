@@ -6,6 +6,7 @@
 
 use crate::pool::Pool;
 use crate::remains::Alone;
+use crate::snapshots::Snapshot;
 use larder_format::node::Key;
 use larder_format::tables::SnapshotRecord;
 use larder_format::{BlockId, BlockPtr, DatasetId};
@@ -74,7 +75,7 @@ impl Pool {
         going.into_iter().map(of).sum()
     }
 
-    /// Bytes that destroying a snapshot of a dataset frees once all older ones are gone; what clones hold is counted.
+    /// Bytes that destroying a snapshot of a dataset frees once all older ones are gone, but for those that clones need.
     ///
     /// # Errors
     /// As [`Pool::snapshot_space`].
@@ -82,7 +83,15 @@ impl Pool {
         let (high, root, floor) = {
             let snapshots = self.snapshots.lock();
             let record = &snapshots.named(dataset, name)?.record;
-            (record.high, record.root, snapshots.floor(dataset, BlockId::new(0)))
+            // Older ones that clones need stay.
+            let stays = |one: &&Snapshot| one.record.hidden || snapshots.is_cloned(&one.record);
+            let mut older = snapshots.of(dataset).filter(|one| one.record.high < record.high).rev();
+            let floor = older.find(stays).map(|one| one.record.high);
+            let floor = floor.unwrap_or_else(|| snapshots.floor(dataset, BlockId::new(0)));
+            if snapshots.is_cloned(record) {
+                return Ok(0);
+            }
+            (record.high, record.root, floor)
         };
         let head = self.dataset(dataset);
         self.alone_bytes(floor, || (root, self.after(dataset, head.as_deref(), high)))

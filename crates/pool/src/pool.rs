@@ -99,6 +99,8 @@ pub struct Pool {
     pub(crate) snapshots: Mutex<Snapshots>,
     /// Measures of committed trees.
     pub(crate) measured: Mutex<Measured>,
+    /// Held while a snapshot of a moment is taken, until somebody looks into it.
+    pub(crate) taking_moment: Mutex<()>,
     /// Held while snapshots are out of the list that may come back to it, within an operation: whoever goes by the list
     /// to free or to give names waits.
     pub(crate) destroying: Mutex<()>,

@@ -5,7 +5,7 @@ use crate::create::check_snapshot_name;
 use crate::dataset::{Dataset, Look, State};
 use crate::pool::Pool;
 use crate::shared::Shared;
-use crate::snapshots::{Snapshot, Wanted};
+use crate::snapshots::{Snapshot, Wanted, is_momentary, is_visible};
 use larder_format::tables::{DatasetRecord, SnapshotRecord, Table};
 use larder_format::{BlockId, CommitId, DatasetId};
 use larder_sorted::tree::Tree;
@@ -144,7 +144,7 @@ impl Pool {
     /// Up to `max` snapshots of a dataset whose high ids are greater than `after`, oldest first.
     pub fn snapshots_after(&self, dataset: DatasetId, after: BlockId, max: usize) -> Vec<SnapshotRecord> {
         let snapshots = self.snapshots.lock();
-        snapshots.after(dataset, after).filter(|one| !one.hidden).take(max).cloned().collect()
+        snapshots.after(dataset, after).filter(|one| is_visible(one)).take(max).cloned().collect()
     }
 
     /// The snapshot of a name.
@@ -392,6 +392,7 @@ impl Pool {
         let full_name = self.full_name(dataset);
         let mut known = None;
         loop {
+            self.check_no_moment(dataset)?;
             while self.destroy_unneeded()? {}
             self.commit()?;
             let to = self.snapshot_named(dataset, name)?;
@@ -413,7 +414,9 @@ impl Pool {
                 let snapshots = self.snapshots.lock();
                 let record = snapshots.named(dataset, name)?.record.clone();
                 let now = snapshots.origin(dataset).map_or(BlockId::new(0), |origin| origin.high);
-                let is_unneeded = |one: &SnapshotRecord| one.hidden && !snapshots.is_cloned(one);
+                let is_unneeded = |one: &SnapshotRecord| {
+                    (one.hidden && !snapshots.is_cloned(one)) || is_momentary(&one.name)
+                };
                 let mut newer = snapshots.after(dataset, record.high);
                 if newer.any(is_unneeded) || (record.high, now) != (to.high, origin) {
                     continue;

@@ -62,6 +62,8 @@ pub(crate) struct Snapshots {
     names: BTreeMap<(DatasetId, String), BlockId>,
     /// Those of them that are deferred.
     pub(crate) deferred: BTreeSet<(DatasetId, BlockId)>,
+    /// Those of them that are of a moment.
+    momentary: BTreeSet<(DatasetId, BlockId)>,
     /// Those of them that are hidden.
     hidden: BTreeSet<(DatasetId, BlockId)>,
     /// Origins of clones.
@@ -95,9 +97,16 @@ impl Snapshots {
         self.taken.range(all).map(|(_, snapshot)| snapshot)
     }
 
-    /// Those of a dataset that have a name, oldest first.
+    /// Those of a dataset that people are shown, oldest first.
     pub(crate) fn visible(&self, dataset: DatasetId) -> impl DoubleEndedIterator<Item = &SnapshotRecord> {
-        self.of(dataset).map(|snapshot| &snapshot.record).filter(|record| !record.hidden)
+        self.of(dataset).map(|snapshot| &snapshot.record).filter(|record| is_visible(record))
+    }
+
+    /// Those of a moment, of a dataset or of all; and whether nobody looks into them.
+    pub(crate) fn momentary(&self, of: Option<DatasetId>) -> Vec<(&SnapshotRecord, bool)> {
+        let all = self.momentary.iter().filter(|key| of.is_none_or(|of| key.0 == of));
+        let found = all.filter_map(|key| self.taken.get(key));
+        found.map(|one| (&one.record, Arc::strong_count(&one.viewed) == 1)).collect()
     }
 
     /// The one of a name.
@@ -113,10 +122,10 @@ impl Snapshots {
         self.taken.range(older).next_back().map(|(_, snapshot)| &snapshot.record)
     }
 
-    /// The same of those that have a name.
+    /// The same of those that people are shown.
     pub(crate) fn visible_before(&self, dataset: DatasetId, high: BlockId) -> Option<&SnapshotRecord> {
         let older = self.taken.range((dataset, BlockId::new(0))..(dataset, high)).rev();
-        older.map(|(_, snapshot)| &snapshot.record).find(|record| !record.hidden)
+        older.map(|(_, snapshot)| &snapshot.record).find(|record| is_visible(record))
     }
 
     /// Those of a dataset that are newer than one of this high id, oldest first.
@@ -217,6 +226,9 @@ impl Snapshots {
             self.deferred.insert(key);
         }
         let name = (key.0, snapshot.record.name.clone());
+        if is_momentary(&name.1) {
+            self.momentary.insert(key);
+        }
         if snapshot.record.hidden {
             self.hidden.insert(key);
         } else {
@@ -229,6 +241,7 @@ impl Snapshots {
     /// It goes.
     pub(crate) fn take(&mut self, key: (DatasetId, BlockId)) -> Option<Snapshot> {
         self.deferred.remove(&key);
+        self.momentary.remove(&key);
         let snapshot = self.taken.remove(&key)?;
         if !self.hidden.remove(&key) {
             self.names.remove(&(key.0, snapshot.record.name.clone()));
@@ -266,6 +279,19 @@ impl Snapshots {
     pub(crate) fn attached(&mut self, key: (DatasetId, BlockId)) -> &mut Attached {
         &mut self.taken.get_mut(&key).expect("it is in the list").attached
     }
+}
+
+/// Names of people's snapshots do not begin with a space.
+pub(crate) const MOMENTARY: &str = " momentary ";
+
+/// Whether a snapshot of this name is one of a moment, which nobody is shown: see [`crate::momentary`].
+pub fn is_momentary(name: &str) -> bool {
+    name.starts_with(MOMENTARY)
+}
+
+/// Whether people are shown it.
+pub(crate) fn is_visible(record: &SnapshotRecord) -> bool {
+    !record.hidden && !is_momentary(&record.name)
 }
 
 /// It was destroyed meanwhile.

@@ -55,6 +55,8 @@ pub enum Line {
     Change(Change),
     /// One that differs, of which something cannot be read.
     Unknown(ApiError),
+    /// More is being looked for; nobody is shown this.
+    Going,
     /// The last one, when all was told.
     Ended,
     /// The last one, when not.

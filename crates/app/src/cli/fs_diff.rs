@@ -63,7 +63,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
                 failed = true;
                 out::complain(&error.to_string());
             }
-            Line::Ended | Line::Failed(_) => {}
+            Line::Going | Line::Ended | Line::Failed(_) => {}
         }
         if lines.len() >= TOGETHER {
             out::print_bytes(&std::mem::take(&mut lines));

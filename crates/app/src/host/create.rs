@@ -148,9 +148,7 @@ impl Host {
         if mount {
             flaws.unmounted = live.mounts.lock().mount_all().1;
         }
-        if !live.pool.store().is_read_only() {
-            live.pool.datasets().iter().for_each(|dataset| live.pool.destroy_momentary(dataset.id()));
-        }
+        if !live.pool.store().is_read_only() {}
         if !live.pool.store().is_read_only()
             && let Err(error) = live.pool.commit()
         {

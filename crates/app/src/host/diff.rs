@@ -62,7 +62,14 @@ impl Host {
                     });
             });
             match more {
-                Ok(true) => {}
+                Ok(true) => {
+                    listens = listens && emit(Line::Going);
+                    // An export waits for nobody who only reads.
+                    if self.dataset(full).is_err() {
+                        let why = format!("{}: the dataset is gone meanwhile", doing());
+                        return Err(ApiError::new(ErrorKind::NotFound, why));
+                    }
+                }
                 Ok(false) => break,
                 Err(error) => return Err(ApiError::from(error).within(doing()).of_pool(pool_of(full))),
             }

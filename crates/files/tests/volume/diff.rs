@@ -347,17 +347,21 @@ fn a_snapshot_of_a_moment_is_shown_to_nobody_and_goes() {
     let hidden = now.view().record().name.clone();
     assert!(larder_pool::is_momentary(&hidden));
     assert_eq!(bed.mount.lookup(snapshots, hidden.as_bytes()).unwrap_err(), FsError::NotFound);
-    assert_eq!(bed.pool.shown_snapshots(ROOT_DATASET).len(), 1);
+    assert_eq!((bed.pool.snapshots(ROOT_DATASET).len(), bed.pool.moments()), (1, 1));
+    assert_eq!(bed.pool.newest_snapshot(ROOT_DATASET).unwrap().name, "a");
+    let error = bed.pool.rollback(ROOT_DATASET, "a", false).unwrap_err();
+    assert!(error.to_string().contains("somebody compares"), "{error}");
+    assert!(!bed.pool.destroy_step(1).unwrap(), "somebody looks into it");
     drop(now);
-    assert_eq!(bed.pool.snapshots(ROOT_DATASET).len(), 1);
+    assert_eq!((bed.pool.snapshots(ROOT_DATASET).len(), bed.pool.moments()), (1, 0));
     // A crash leaves it.
     let left = bed.pool.momentary(ROOT_DATASET).unwrap();
     bed.pool.commit().unwrap();
     std::mem::forget(left);
     let bed = bed.crash(7);
-    assert_eq!(bed.pool.snapshots(ROOT_DATASET).len(), 2);
-    bed.pool.destroy_momentary(ROOT_DATASET);
-    assert_eq!(bed.pool.snapshots(ROOT_DATASET).len(), 1);
+    assert_eq!((bed.pool.snapshots(ROOT_DATASET).len(), bed.pool.moments()), (1, 1));
+    while bed.pool.destroy_step(64).unwrap() {}
+    assert_eq!(bed.pool.moments(), 0);
 }
 
 /// All that a comparison tells, and the error that it ends with.

@@ -86,7 +86,7 @@ impl Looking<'_> {
         if !all && named.is_none() {
             return Ok(());
         }
-        let records = self.live.pool.shown_snapshots(dataset.id());
+        let records = self.live.pool.snapshots(dataset.id());
         let inherited =
             if request.properties.is_empty() { self.user_properties(dataset) } else { BTreeSet::new() };
         let names = |own: &BTreeMap<String, String>| -> Vec<String> {

@@ -19,7 +19,7 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
     // Names and mounts change under this lock alone.
     let mut mounts = live.mounts.lock();
     let dataset = found(&live, full)?;
-    let mut records = live.pool.shown_snapshots(dataset.id());
+    let mut records = live.pool.snapshots(dataset.id());
     let Some(at) = records.iter().position(|record| record.name == name) else {
         return Err(ApiError::no_such_dataset(&request.name));
     };

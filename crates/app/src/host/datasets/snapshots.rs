@@ -25,7 +25,7 @@ pub struct Going {
 impl Going {
     /// All snapshots of a dataset.
     pub fn all(live: &Live, dataset: DatasetId) -> Self {
-        Self { dataset, records: live.pool.shown_snapshots(dataset) }
+        Self { dataset, records: live.pool.snapshots(dataset) }
     }
 
     fn names(&self) -> Vec<String> {

@@ -11,7 +11,7 @@ pub fn space(host: &Host, request: &Space) -> Result<Spaces> {
     let full = &request.name;
     let (live, dataset) = host.dataset(full)?;
     let (mut snapshots, mut with_older) = (Vec::new(), 0);
-    for record in live.pool.shown_snapshots(dataset.id()) {
+    for record in live.pool.snapshots(dataset.id()) {
         let measured = || {
             let used = live.pool.snapshot_space(dataset.id(), std::slice::from_ref(&record.name))?;
             let more = live.pool.space_beyond_older(dataset.id(), &record.name)?;
