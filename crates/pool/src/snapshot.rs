@@ -524,17 +524,18 @@ impl Pool {
             // They stay due until the tables have all of them.
             let Some(wanted) = self.snapshots.lock().due.first().cloned() else { return Ok(()) };
             // A dataset that was destroyed meanwhile has none taken, nor those that were to come with it.
-            let Wanted { all, properties } = wanted;
+            let Wanted { all, properties } = &wanted;
             if all.iter().all(|(dataset, _)| self.dataset(*dataset).is_some()) {
                 for (at, (dataset, name)) in all.iter().enumerate() {
-                    let attached = Attached::of_new(&properties);
+                    let attached = Attached::of_new(properties);
                     if let Err(error) = self.take_snapshot(*dataset, name, attached, commit) {
                         all[..at].iter().for_each(|(dataset, name)| self.untake_snapshot(*dataset, name));
                         return Err(error);
                     }
                 }
             }
-            self.snapshots.lock().due.remove(0);
+            // Whoever asked for them may have forgotten them meanwhile.
+            self.snapshots.lock().due.retain(|other| *other != wanted);
         }
     }
 

@@ -24,7 +24,7 @@ Example: larder policy set tank/data hourly=24 daily=30 monthly=12
     /// Shows policies, how many snapshots there are, and when the next is due
     #[command(after_help = "Example: larder policy show -r tank/data")]
     Show(policy_show::Args),
-    /// Takes a dataset's own policy away, so that the parent's holds; its snapshots stay
+    /// Takes a dataset's own policy away, so that the parent's holds, also for the snapshots that there are
     #[command(after_help = "Example: larder policy clear -r tank/data")]
     Clear(Clear),
     /// Takes the snapshots that are due and destroys those that are too many, now

@@ -34,7 +34,8 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     let items = session.client.call(request)?.items;
     let import = config.import(&items.iter().map(own).collect());
     if !args.dry_run {
-        for (name, properties) in &import.set {
+        // Those below first: nothing that is to be kept is for a moment subject to what is set above it.
+        for (name, properties) in import.set.iter().rev() {
             session.client.call(Set { names: vec![name.clone()], properties: properties.clone() })?;
         }
     }

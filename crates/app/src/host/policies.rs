@@ -28,6 +28,8 @@ use tracing::{info, warn};
 const LOOK: Duration = Duration::from_secs(30);
 /// The same, after something failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(300);
+/// Time in which people can object when more snapshots would go than new ones push out.
+const GRACE: Duration = Duration::from_secs(600);
 /// Snapshots that a look destroys; the next one is soon.
 const DESTROYED_AT_MOST: usize = 100;
 
@@ -97,13 +99,14 @@ impl Policies {
         // The next second has another name.
         names.retain(|(name, _)| self.pool.snapshot_named(dataset, name).is_err());
         let full = self.pool.full_name(dataset);
-        if names.iter().any(|(name, _)| full.len() + 1 + name.len() > MAX_NAME) {
+        let fits = |name: &str| full.len() + 1 + name.len() <= MAX_NAME;
+        if names.iter().any(|(name, _)| !fits(name)) {
             let message = format!(
                 "cannot take snapshots of '{full}': their names would have more than {MAX_NAME} bytes"
             );
             ran.failed
                 .push(ApiError::usage(message).hint("larder fs rename gives the dataset a shorter name"));
-            names.clear();
+            names.retain(|(name, _)| fits(name));
         }
         names
     }
@@ -134,8 +137,16 @@ impl Policies {
         ApiError::from(error).within(doing).of_pool(&self.pool.name())
     }
 
-    /// Destroys snapshots of these datasets that are too many, so many at most; whether there are more.
-    fn prune(&self, mounts: &Mounts, datasets: &[DatasetId], at_most: usize, ran: &mut Ran) -> bool {
+    /// Destroys snapshots of these datasets that are too many, so many at most, where `may` says so of what goes;
+    /// whether there are more.
+    fn prune(
+        &self,
+        mounts: &Mounts,
+        datasets: &[DatasetId],
+        at_most: usize,
+        may: &mut dyn FnMut(DatasetId, &[Snapshot], &[Fate]) -> bool,
+        ran: &mut Ran,
+    ) -> bool {
         let (now, mut more) = (self.now(), false);
         for &dataset in datasets {
             let policy = policy_of(&self.pool, dataset);
@@ -144,6 +155,9 @@ impl Policies {
             }
             let (marked, snapshots) = snapshots_of(&self.pool, dataset);
             let fates = policy::fates(&policy, now, &snapshots);
+            if !may(dataset, &snapshots, &fates) {
+                continue;
+            }
             for (one, fate) in marked.iter().zip(fates) {
                 if fate == Fate::Goes && ran.destroyed.len() >= at_most {
                     more = true;
@@ -191,14 +205,20 @@ impl Policies {
 
     /// Takes the snapshots of these datasets that are due, and destroys those that are too many.
     pub fn run(&self, mounts: &Mounts, datasets: &[DatasetId]) -> Ran {
-        self.run_some(mounts, datasets, usize::MAX).0
+        self.run_some(mounts, datasets, usize::MAX, &mut |_, _, _| true).0
     }
 
-    fn run_some(&self, mounts: &Mounts, datasets: &[DatasetId], at_most: usize) -> (Ran, bool) {
+    fn run_some(
+        &self,
+        mounts: &Mounts,
+        datasets: &[DatasetId],
+        at_most: usize,
+        may: &mut dyn FnMut(DatasetId, &[Snapshot], &[Fate]) -> bool,
+    ) -> (Ran, bool) {
         let mut ran = Ran::default();
         self.take(mounts, datasets, &mut ran);
         // Also where none could be taken: then nothing new pushes out what is old.
-        let more = self.prune(mounts, datasets, at_most, &mut ran);
+        let more = self.prune(mounts, datasets, at_most, may, &mut ran);
         (ran, more)
     }
 
@@ -241,19 +261,21 @@ pub struct Rounds {
     policies: Policies,
     /// When the next look is due, and the quarter of an hour of the last one.
     next: Option<(Duration, i64)>,
-    /// Failures that were told since all went well.
+    /// Failures that were told, and are not over.
     told: BTreeSet<String>,
+    /// Datasets of which more snapshots would go than new ones push out, and since when.
+    surprising: BTreeMap<DatasetId, Duration>,
 }
 
 impl Rounds {
     /// Nothing was looked at yet.
     pub fn new(policies: Policies) -> Self {
-        Self { policies, next: None, told: BTreeSet::new() }
+        Self { policies, next: None, told: BTreeSet::new(), surprising: BTreeMap::new() }
     }
 
     /// Does what is to be done, if it is time to look.
     pub fn turn(&mut self) {
-        let Self { policies, next, told } = self;
+        let Self { policies, next, told, surprising } = self;
         let pool = &policies.pool;
         let (now, wall) = (pool.store().clock().monotonic(), policies.now());
         let quarter = Period::Frequently.around(wall).map_or(0, |(begin, _)| begin);
@@ -263,8 +285,31 @@ impl Rounds {
         // Somebody changes names or mounts: at the next round.
         let Some(mounts) = policies.mounts.try_lock() else { return };
         let datasets: Vec<_> = pool.datasets().iter().map(|dataset| dataset.id()).collect();
-        let (ran, more) = policies.run_some(&mounts, &datasets, DESTROYED_AT_MOST);
+        let mut new = Vec::new();
+        let (ran, more) =
+            policies.run_some(&mounts, &datasets, DESTROYED_AT_MOST, &mut |dataset, all, fates| {
+                if !policy::is_surprising(all, fates) {
+                    surprising.remove(&dataset);
+                    return true;
+                }
+                let since = *surprising.entry(dataset).or_insert_with(|| {
+                    new.push((dataset, fates.iter().filter(|fate| **fate == Fate::Goes).count()));
+                    now
+                });
+                now.saturating_sub(since) >= GRACE
+            });
         drop(mounts);
+        surprising.retain(|dataset, _| datasets.contains(dataset));
+        for (dataset, count) in new {
+            let name = pool.full_name(dataset);
+            let text = format!(
+                "{count} snapshots of {name} are more than its policy keeps: they go in {} minutes; larder policy run \
+                 -n {name} names them",
+                GRACE.as_secs() / 60
+            );
+            warn!("pool {}: {text}", pool.name());
+            pool.store().event(Event::new(Class::SnapshotPolicy).text(text));
+        }
         let pause = match (more && !ran.destroyed.is_empty(), ran.failed.is_empty()) {
             (true, _) => Duration::ZERO,
             (false, true) => LOOK,
@@ -275,9 +320,8 @@ impl Rounds {
             let (taken, destroyed) = (ran.taken.len(), ran.destroyed.len());
             info!("pool {}: by policy: {taken} snapshots taken, {destroyed} destroyed", pool.name());
         }
-        if ran.failed.is_empty() {
-            told.clear();
-        }
+        ran.destroyed.iter().for_each(|name| info!("destroyed by policy: {name}"));
+        told.retain(|text| ran.failed.iter().any(|error| error.message == *text));
         for error in ran.failed {
             if told.insert(error.message.clone()) {
                 warn!("pool {}: {error}", pool.name());

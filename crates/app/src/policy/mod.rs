@@ -117,9 +117,10 @@ impl fmt::Display for Period {
 
 const DAY: i64 = 86_400;
 
-/// Periods of a value of [`MARK`]; those that nobody knows are passed over.
+/// Periods of a value of [`MARK`]; none, so that it stays, where it says more than this version knows.
 pub fn marked(value: &str) -> Vec<Period> {
-    value.split(',').filter_map(|word| Period::of_word(word.trim())).collect()
+    let periods = value.split(',').map(|word| Period::of_word(word.trim()));
+    periods.collect::<Option<_>>().unwrap_or_default()
 }
 
 /// The value of [`MARK`] for these periods.
@@ -203,6 +204,14 @@ pub fn due(policy: &Policy, now: i64, snapshots: &[Snapshot]) -> Vec<Period> {
     };
     let kept = policy.iter().filter(|(_, keep)| **keep > 0);
     kept.map(|(period, _)| *period).filter(|period| lacks(*period)).collect()
+}
+
+/// Whether more go than new ones push out: of some period more than one. Then the policy has changed, or it is another
+/// dataset's by now, or a clock was wrong.
+pub fn is_surprising(snapshots: &[Snapshot], fates: &[Fate]) -> bool {
+    let going = || snapshots.iter().zip(fates).filter(|(_, fate)| **fate == Fate::Goes);
+    let of = |period: &Period| going().filter(|(one, _)| one.periods.contains(period)).count();
+    Period::ALL.iter().any(|period| of(period) > 1)
 }
 
 /// Fates of a dataset's snapshots, which are given in the order in which they were taken.

@@ -247,6 +247,7 @@ impl Config {
         for name in &names {
             let above = name.rsplit_once('/').map_or("", |(above, _)| above);
             let base = passed.get(above).cloned();
+            let from_above = base.clone();
             let (settings, is_recursive, is_skipped) = match sections.get(*name) {
                 None => (base.clone(), base.is_some(), false),
                 Some(section) => {
@@ -273,9 +274,13 @@ impl Config {
                 }
             }
             wanted.insert(name, if is_skipped { None } else { values });
-            if is_recursive {
+            // A section that is not recursive is about its dataset alone.
+            let own = sections.get(*name).and_then(|section| section.settings.get("recursive"));
+            if own.is_some_and(|one| self::is_recursive(&one.value)) {
                 settings.remove(CHILDREN_ONLY);
                 passed.insert(name, settings);
+            } else if let Some(above) = from_above {
+                passed.insert(name, above);
             }
         }
         let set = to_set(&names, datasets, &wanted);
@@ -457,7 +462,9 @@ monitor = no
                 "[tank/a]\nuse_template = production\nrecursive = {recursive}\n[tank/a/x]\nuse_template = demo\n"
             );
             let found = import(&text, &datasets);
-            assert_eq!(shown(&found), ["tank/a hourly=36 daily=30 monthly=3", "tank/a/x daily=60"]);
+            // What a section that is not recursive says is about its dataset alone.
+            assert_eq!(shown(&found)[..2], ["tank/a hourly=36 daily=30 monthly=3", "tank/a/x daily=60"]);
+            assert!(shown(&found)[2].starts_with("tank/a/x/y daily=30"), "{found:?}");
             assert_eq!(notes(&found), [""; 0]);
         }
         let found = import("[tank/a]\nuse_template = production\n", &datasets);

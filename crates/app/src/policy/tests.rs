@@ -120,8 +120,9 @@ fn names_are_those_that_tools_read() {
         }
     }
     assert_eq!(marked(&mark(&[Hourly, Yearly])), [Hourly, Yearly]);
-    assert_eq!(marked("daily, fortnightly,,weekly"), [Daily, Weekly]);
-    assert!(marked("").is_empty());
+    assert_eq!(marked("daily, weekly"), [Daily, Weekly]);
+    // A later version may know more of it.
+    assert!(marked("daily,fortnightly").is_empty() && marked("").is_empty());
 }
 
 #[test]

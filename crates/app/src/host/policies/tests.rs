@@ -10,7 +10,7 @@ use crate::api::snapshots as api;
 use crate::engine::Engine;
 use larder_device::{Clock, SystemClock};
 use larder_format::Timestamp;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
@@ -21,13 +21,15 @@ const BEGIN: i64 = 1_801_650_000;
 struct Moved {
     real: SystemClock,
     ahead: AtomicI64,
+    /// Seconds that the clock which never goes back is ahead.
+    waited: AtomicU64,
 }
 
 impl Moved {
     fn new() -> Arc<Self> {
         let real = SystemClock::new();
         let ahead = AtomicI64::new(BEGIN - real.now().secs);
-        Arc::new(Self { real, ahead })
+        Arc::new(Self { real, ahead, waited: AtomicU64::new(0) })
     }
 
     fn pass(&self, seconds: i64) {
@@ -41,7 +43,7 @@ impl Clock for Moved {
         Timestamp { secs: now.secs + self.ahead.load(Ordering::SeqCst), ..now }
     }
     fn monotonic(&self) -> Duration {
-        self.real.monotonic()
+        self.real.monotonic() + Duration::from_secs(self.waited.load(Ordering::SeqCst))
     }
 }
 
@@ -117,6 +119,49 @@ fn the_daemon_takes_and_destroys_by_itself() {
         marked.iter().map(|one| one.value.as_str()).collect::<Vec<_>>(),
         ["daily", "hourly", "hourly", "daily"]
     );
+}
+
+#[test]
+fn more_than_new_ones_push_out_goes_by_itself_after_a_while_only() {
+    let (bed, clock) = bed();
+    let live = bed.tank(&["tank/a"]);
+    bed.host.fs_set(set(&["tank/a"], &[("snapshots_hourly", "9")])).unwrap();
+    for _ in 0..5 {
+        run(&bed.host, &["tank/a"]);
+        clock.pass(HOUR);
+    }
+    assert_eq!(names(&bed, "tank/a").len(), 5);
+    bed.host.fs_set(set(&["tank/a"], &[("snapshots_hourly", "1")])).unwrap();
+    let text = || {
+        let events = live.pool.events(0).into_iter();
+        let texts = events.filter(|event| event.1.class == "snapshot_policy").map(|event| event.1.text);
+        texts.collect::<Vec<_>>()
+    };
+    let comes = |is_there: &dyn Fn() -> bool| {
+        for _ in 0..400 {
+            if is_there() {
+                return;
+            }
+            pause(Duration::from_millis(50));
+        }
+        panic!("{:?}, {:?}", names(&bed, "tank/a"), text());
+    };
+    clock.pass(900);
+    comes(&|| !text().is_empty());
+    assert!(text()[0].contains("snapshots of tank/a are more than its policy keeps"), "{:?}", text());
+    assert!(names(&bed, "tank/a").len() >= 5);
+    clock.waited.fetch_add(GRACE.as_secs() + 1, Ordering::SeqCst);
+    clock.pass(900);
+    comes(&|| names(&bed, "tank/a").len() == 1);
+    // Whoever asks for it need not wait.
+    bed.host.fs_set(set(&["tank/a"], &[("snapshots_hourly", "9")])).unwrap();
+    for _ in 0..5 {
+        run(&bed.host, &["tank/a"]);
+        clock.pass(HOUR);
+    }
+    bed.host.fs_set(set(&["tank/a"], &[("snapshots_hourly", "2")])).unwrap();
+    run(&bed.host, &["tank/a"]);
+    assert_eq!(names(&bed, "tank/a").len(), 2);
 }
 
 #[test]
