@@ -112,6 +112,17 @@ kill_daemon
 check "import after kill -9" "$LARDER" pool import -d "$DEVICES" tank
 mounted
 same "is there after that" "$BED/out/tree" <(attributes "$W/tree")
+# Durable when it is said: nothing of the folder is only in memory, whichever file comes last.
+mkdir "$W/durable" && head -c 5M /dev/urandom >"$W/durable/A" && : >"$W/durable/z"
+head -c 5M /dev/urandom >"$W/durable/B" && cp -r "$W/durable" "$BED/out/durable"
+snap u
+"$LARDER" pool sync tank
+check "a folder whose last file is empty" "$LARDER" restore "$W/durable@u" "$W/durable.u"
+kill_daemon
+check "import after kill -9 at once" "$LARDER" pool import -d "$DEVICES" tank
+mounted
+check "its contents are whole" diff -r "$BED/out/durable" "$W/durable.u"
+check "and nothing else" test -z "$(ls -A "$W" | grep -F restore)"
 healthy
 check "export is not busy" "$LARDER" pool export tank
 finish

@@ -9,6 +9,7 @@ use super::extents::cannot;
 use super::restore_copy::Copy;
 use super::{Session, args, out, versions};
 use crate::api::extents::{FileVersions, Version};
+use crate::api::name::pool_of;
 use crate::api::{ApiError, ErrorKind, Result};
 use crate::render::date_to_second;
 use larder_pool::property::format_size;
@@ -91,7 +92,7 @@ pub fn run(args: &Args, session: &Session) -> Result<u8> {
             _ => format!("replaced '{}' ({was}), which was in no snapshot", place.shown),
         });
     }
-    bring_back(session, &source, &place, lost.is_some())?;
+    bring_back(session, pool_of(&found.dataset), &source, &place, lost.is_some())?;
     if let Some(lost) = lost {
         out::complain(&lost);
     }
@@ -216,14 +217,15 @@ fn refusal(
 }
 
 /// Makes it beside its place, and gives it its name.
-fn bring_back(session: &Session, source: &Path, place: &Place, replaces: bool) -> Result<()> {
+fn bring_back(session: &Session, pool: &str, source: &Path, place: &Place, replaces: bool) -> Result<()> {
     let failed = |error: rustix::io::Errno| cannot("restore", &place.shown, &error.into());
     let (name, folder) = (place.name()?, place.folder()?);
     // Modes are those of the snapshot.
     rustix::process::umask(rustix::fs::Mode::empty());
     let other = temporary(name);
     let mut copy = Copy::new(session, &folder);
-    let copied = copy.object(source, &folder, &other, &place.shown).and_then(|()| copy.sync(&place.shown));
+    let copied =
+        copy.object(source, &folder, &other, &place.shown).and_then(|()| copy.sync(pool, &place.shown));
     let flags = if replaces { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
     let placed = copied
         .and_then(|()| rustix::fs::renameat_with(&folder, &other, &folder, name, flags).map_err(failed));

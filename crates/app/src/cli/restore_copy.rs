@@ -7,6 +7,7 @@ use super::clone::fill;
 use super::extents::{cannot, open};
 use super::{Session, out};
 use crate::api::Result;
+use crate::api::pool::Sync;
 use rustix::fs::{AtFlags, Dev, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -25,15 +26,17 @@ pub struct Copy<'a> {
     top: &'a File,
     /// Files with several names, by their numbers: the name below `top` that is there already.
     linked: HashMap<u64, PathBuf>,
-    /// The last file that was filled: syncing it makes all before durable.
+    /// The file that was made last.
     filled: Option<File>,
+    /// Objects that were made.
+    made: u64,
     is_owner_told: bool,
 }
 
 impl<'a> Copy<'a> {
     /// Nothing is copied yet.
     pub fn new(session: &'a Session, top: &'a File) -> Self {
-        Self { session, top, linked: HashMap::new(), filled: None, is_owner_told: false }
+        Self { session, top, linked: HashMap::new(), filled: None, made: 0, is_owner_told: false }
     }
 
     /// Makes `name` in the folder a copy of what is at `from`; `shown` is its name for messages.
@@ -55,6 +58,7 @@ impl<'a> Copy<'a> {
             }
             self.linked.insert(known.ino(), at.to_owned());
         }
+        self.made += 1;
         match kind {
             FileType::Directory => {
                 rustix::fs::mkdirat(folder, name, Mode::RWXU).map_err(failed)?;
@@ -156,11 +160,16 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// Returns when all of it is durable.
+    /// Returns when all of it is durable. Syncing a file does that for its own content alone, so that of several
+    /// objects the pool is committed.
     ///
     /// # Errors
     /// When it cannot be made so.
-    pub fn sync(&self, shown: &str) -> Result<()> {
+    pub fn sync(&self, pool: &str, shown: &str) -> Result<()> {
+        if self.made > 1 {
+            self.session.client.call(Sync { names: vec![pool.to_owned()] })?;
+            return Ok(());
+        }
         let synced = self.filled.as_ref().map_or(Ok(()), File::sync_all);
         synced.map_err(|error| cannot("restore", shown, &error))
     }
