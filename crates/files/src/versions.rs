@@ -181,7 +181,7 @@ impl Versions {
     fn add(&mut self, seen: Option<(InodeId, Inode)>, view: SnapshotView) {
         let name = view.record().name.clone();
         if let Some(seen) = seen {
-            // What cannot be compared may be another.
+            // A version that cannot be compared may be another.
             match self.is_like_before(seen, &view).unwrap_or(false) {
                 true => self.extend(&name),
                 false => self.versions.push(version(seen, vec![name], false)),

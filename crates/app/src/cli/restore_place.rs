@@ -6,6 +6,7 @@
 use super::args;
 use super::extents::cannot;
 use super::restore_copy::remove;
+use crate::api::name::printable;
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_device::{Entropy, SystemEntropy};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
@@ -27,7 +28,7 @@ pub struct Place {
     pub shown: String,
 }
 
-/// What a look at a name found; a change of it changes this, too.
+/// The looks of a file: a change of it changes them, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     inode: u64,
@@ -73,7 +74,7 @@ impl Place {
         })
     }
 
-    /// What is there; a regular file with all that was written to it on its way to the pool.
+    /// Looks at the place. All that was written to a regular file there is on its way to the pool then.
     pub fn there(&self, folder: &File) -> Result<Option<Metadata>> {
         let failed = |error: io::Error| cannot("restore", &self.shown, &error);
         let name = self.name()?;
@@ -130,7 +131,8 @@ impl Place {
         }
         // It changed again: what somebody put there must not be removed.
         private.is_kept = true;
-        Err(error.hint(format!("what was there is in {}", private.name.to_string_lossy())))
+        let kept = self.path.with_file_name(&private.name);
+        Err(error.hint(format!("what was there is in {}", printable(&kept.to_string_lossy()))))
     }
 }
 
@@ -174,7 +176,7 @@ impl<'a> Private<'a> {
             let message = format!("cannot restore '{shown}': somebody else changes its folder");
             return Err(ApiError::new(ErrorKind::Denied, message).safe("everything: nothing was changed"));
         }
-        // What is made in it has the lists of its version, and none that the folder hands down.
+        // Access lists are those of the version: the folder must hand down none.
         match rustix::fs::fremovexattr(&open, "system.posix_acl_default") {
             Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
             Err(error) => return Err(failed(error)),

@@ -50,7 +50,7 @@ pub fn json(path: &str, file: &FileVersions) -> Map<String, Value> {
     let unreadable = file.unreadable.iter();
     let unreadable: Vec<_> = unreadable
         .map(|(snapshot, error)| {
-            // What is there now has no name.
+            // The live file is in no snapshot, and has no name.
             let snapshot = Some(snapshot).filter(|name| !name.is_empty());
             json!({ "snapshot": snapshot, "error": error.message })
         })
