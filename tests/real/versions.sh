@@ -2,7 +2,7 @@
 # versions.sh: which versions of a file snapshots have, and bringing one back: shared, whole, with all attributes, and
 # over nothing that somebody may still want.
 . "$(dirname "$0")/bed.sh"
-need root fuse setfattr getfattr
+need root fuse setfattr getfattr setfacl getfacl python3
 make_bed 2 2G
 "$LARDER" pool create -m "$MNT" tank mirror $(devices)
 "$LARDER" fs create tank/work
@@ -112,6 +112,44 @@ kill_daemon
 check "import after kill -9" "$LARDER" pool import -d "$DEVICES" tank
 mounted
 same "is there after that" "$BED/out/tree" <(attributes "$W/tree")
+# Said to be kept only when it is: content that is in memory alone, behind a time that was set back.
+L=$W/ledger && head -c 100K /dev/urandom >"$L" && touch -d '2003-02-03 04:05:06.789' "$L"
+snap v
+printf x | dd of="$L" bs=1 conv=notrunc status=none && touch -d '2003-02-03 04:05:06.789' "$L"
+check "is no version of the snapshot" fails "what is there is in no snapshot" "$LARDER" restore "$L@v"
+check "and is lost" says "which was in no snapshot" "$LARDER" restore --replace "$L@v"
+setfattr -n user.later -v x "$L"
+check "other attributes are not as it was" fails "exists and is another version" "$LARDER" restore "$L@v"
+M=$W/mapped && head -c 100K /dev/urandom >"$M" && sync "$M"
+snap w
+check "nor what was written through mmap" python3 -c "
+import mmap, subprocess, sys
+f = open('$M', 'r+b'); m = mmap.mmap(f.fileno(), 0); m[5000] ^= 1
+r = subprocess.run(['$LARDER', 'restore', '$M@w'], capture_output=True, text=True)
+print(r); sys.exit(not (r.returncode and 'what is there is in no snapshot' in r.stderr))"
+# Lists of the folder are not those of the version.
+mkdir "$W/shared" && setfacl -d -m u:1:rwx "$W/shared"
+check "into a folder that hands down lists" "$LARDER" restore "$W/tree@t" "$W/shared/tree"
+same "which it has none of" "$BED/out/tree" <(attributes "$W/shared/tree")
+check "anywhere in it" test -z "$(getfacl -Rcs "$W/shared/tree" 2>/dev/null)"
+check "a file, too" "$LARDER" restore "$L@v" "$W/shared/ledger"
+check "has none" test -z "$(getfacl -cs "$W/shared/ledger" 2>/dev/null)"
+check "nothing is left there" test "$(ls -A "$W/shared" | tr '\n' ' ')" = "ledger tree "
+
+# Durable when it is said: nothing of the folder is only in memory, also when the last file is empty.
+mkdir "$W/durable" && head -c 5M /dev/urandom >"$W/durable/A" && touch "$W/durable/z"{1..40}
+cp -r "$W/durable" "$BED/out/durable"
+snap u
+"$LARDER" pool sync tank
+check "a folder whose last file is empty" "$LARDER" restore "$W/durable@u" "$W/durable.u"
+echo more >>"$L"
+check "and one in the place of another" "$LARDER" restore --yes --replace "$L@v"
+kill_daemon
+check "import after kill -9 at once" "$LARDER" pool import -d "$DEVICES" tank
+mounted
+check "its contents are whole" diff -r "$BED/out/durable" "$W/durable.u"
+same "and the other" "$W/shared/ledger" "$L"
+check "and nothing else" test -z "$(ls -A "$W" | grep -F restore)"
 healthy
 check "export is not busy" "$LARDER" pool export tank
 finish

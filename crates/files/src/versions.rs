@@ -45,6 +45,8 @@ pub struct FileVersions {
     pub versions: Vec<FileVersion>,
     /// Snapshots in which the way to it cannot be read, and why.
     pub unreadable: Vec<(String, FsError)>,
+    /// Why what is there now, if anything, cannot be read: no version is told as live then.
+    pub live_unreadable: Option<FsError>,
 }
 
 impl Mount {
@@ -53,8 +55,7 @@ impl Mount {
     ///
     /// # Errors
     /// [`FsError::IsDirectory`] when it is a folder, or the root of a dataset; [`FsError::Invalid`] when it is in a
-    /// snapshot itself; [`FsError::NotFound`] when the folder was removed; when something of the live tree cannot be
-    /// read.
+    /// snapshot itself; [`FsError::NotFound`] when the folder was removed; when the way to the folder cannot be read.
     pub fn versions(&self, folder: NodeId, names: &[Vec<u8>], folders: bool) -> Result<FileVersions> {
         let (volume, top) = self.at(folder)?;
         if volume.dataset().is_snapshot() {
@@ -64,7 +65,12 @@ impl Mount {
             return Err(FsError::NameTooLong);
         }
         let is_fixed = names.first().is_none_or(|name| top == ROOT_INODE && self.hides(volume.id(), name));
-        let live = if is_fixed { None } else { volume.live_at(top, names)? };
+        // Damage to what is there now hides no snapshot's version.
+        let live = if is_fixed { Ok(None) } else { volume.live_at(top, names) };
+        let (live, live_unreadable) = match live {
+            Ok(live) => (live, None),
+            Err(error) => (None, Some(error)),
+        };
         let is_folder = live.is_some_and(|(_, inode)| inode.kind == FileKind::Directory);
         if is_fixed || (is_folder && !folders) {
             return Err(FsError::IsDirectory);
@@ -80,7 +86,7 @@ impl Mount {
             match self.pool.snapshot_view(volume.id(), &record.name) {
                 Ok(_) if is_like_before => found.extend(&record.name),
                 Ok(view) => match at_path(&view, volume.dataset().name_key(), ROOT_INODE, &path) {
-                    Ok(seen) => found.add(seen, view)?,
+                    Ok(seen) => found.add(seen, view),
                     Err(error) => {
                         found.unreadable.push((record.name, error));
                         found.before = None;
@@ -92,19 +98,19 @@ impl Mount {
             }
         }
         if let Some(live) = live {
-            found.add_live(live, &volume)?;
+            found.add_live(live, &volume);
         }
         let is_file = |version: &FileVersion| version.kind != FileKind::Directory;
         if !folders && !found.versions.is_empty() && !found.versions.iter().any(is_file) {
             return Err(FsError::IsDirectory);
         }
         let Versions { versions, unreadable, .. } = found;
-        Ok(FileVersions { dataset: volume.id(), path, versions, unreadable })
+        Ok(FileVersions { dataset: volume.id(), path, versions, unreadable, live_unreadable })
     }
 }
 
 impl Volume {
-    /// The inode as it is now, with what is not stored yet.
+    /// The inode as it is now. What is dirty of it is stored, for only stored content can be compared.
     fn live_at(&self, top: InodeId, names: &[Vec<u8>]) -> Result<Option<(InodeId, Inode)>> {
         let mut at = top;
         for name in names {
@@ -112,11 +118,28 @@ impl Volume {
             let Ok(found) = found else { return Ok(None) };
             at = found.inode;
         }
-        match self.inode(at) {
+        match self.stored_now(at) {
             // It was removed after it was found.
             Err(FsError::NotFound) => Ok(None),
-            inode => Ok(Some((at, inode?.lock()?.live))),
+            inode => Ok(Some((at, inode?))),
         }
+    }
+
+    fn stored_now(&self, id: InodeId) -> Result<Inode> {
+        let inode = self.inode(id)?;
+        let is_dirty = !inode.lock()?.data.is_empty();
+        if is_dirty {
+            self.flush_one(id)?;
+        }
+        Ok(inode.lock()?.live)
+    }
+
+    /// Whether nothing was written to the inode since it was seen like that, all of it stored.
+    fn is_still(&self, id: InodeId, seen: &Inode) -> Result<bool> {
+        let key = |inode: &Inode| (inode.size, inode.mtime, inode.ctime);
+        let inode = self.inode(id)?;
+        let state = inode.lock()?;
+        Ok(state.data.is_empty() && key(&state.live) == key(seen))
     }
 }
 
@@ -155,25 +178,28 @@ impl Versions {
         }
     }
 
-    fn add(&mut self, seen: Option<(InodeId, Inode)>, view: SnapshotView) -> Result<()> {
+    fn add(&mut self, seen: Option<(InodeId, Inode)>, view: SnapshotView) {
         let name = view.record().name.clone();
         if let Some(seen) = seen {
-            match self.is_like_before(seen, &view)? {
+            // A version that cannot be compared may be another.
+            match self.is_like_before(seen, &view).unwrap_or(false) {
                 true => self.extend(&name),
                 false => self.versions.push(version(seen, vec![name], false)),
             }
         }
         self.before = Some((seen, view));
-        Ok(())
     }
 
-    fn add_live(&mut self, seen: (InodeId, Inode), volume: &Volume) -> Result<()> {
-        let is_like_before = self.is_like_before(seen, &volume.dataset().view()?)?;
+    fn add_live(&mut self, seen: (InodeId, Inode), volume: &Volume) {
+        let view = volume.dataset().view().map_err(FsError::from);
+        let is_like_before = view.and_then(|view| self.is_like_before(seen, &view));
+        // It may be written to meanwhile.
+        let is_like_before =
+            is_like_before.and_then(|is| Ok(is && volume.is_still(seen.0, &seen.1)?)).unwrap_or(false);
         match self.versions.last_mut() {
             Some(last) if is_like_before => last.is_live = true,
             _ => self.versions.push(version(seen, Vec::new(), true)),
         }
-        Ok(())
     }
 
     /// Whether the snapshot before has the same version: the same file with the same content.

@@ -94,7 +94,7 @@ pub struct FileVersions {
     pub path: String,
     /// Oldest first; the live one, if it exists, is the last.
     pub versions: Vec<Version>,
-    /// Snapshots in which the way to it cannot be read, and why.
+    /// Snapshots in which the way to it cannot be read, and why; without a name for what is there now.
     pub unreadable: Vec<(String, ApiError)>,
 }
 

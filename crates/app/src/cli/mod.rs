@@ -51,6 +51,7 @@ mod pool_trim;
 mod pool_wait;
 mod restore;
 mod restore_copy;
+mod restore_place;
 mod sampling;
 mod selection;
 mod vdevs;

@@ -6,22 +6,17 @@
 
 use super::args::Yes;
 use super::extents::cannot;
-use super::restore_copy::Copy;
-use super::{Session, args, out, versions};
+use super::restore_copy::{Copy, extended};
+use super::restore_place::{Place, Private, Seen};
+use super::{Session, out, versions};
 use crate::api::extents::{FileVersions, Version};
+use crate::api::name::pool_of;
 use crate::api::{ApiError, ErrorKind, Result};
 use crate::render::date_to_second;
 use larder_pool::property::format_size;
-use rustix::fs::RenameFlags;
-use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
-use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// Bytes of the original name in a temporary one.
-const NAME_BYTES: usize = 200;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -49,14 +44,14 @@ pub struct Args {
 /// Runs it.
 pub fn run(args: &Args, session: &Session) -> Result<u8> {
     let (path, snapshot) = split(&args.version)?;
+    let place = Place::of(path, args.to.as_deref())?;
+    // Before all checks, so that they are about this folder. A version that is not there is told first, though.
+    let folder = place.folder();
+    let there = folder.as_ref().map_or(Ok(None), |folder| place.there(folder));
     let found = versions::of(session, path, true)?;
     let source = source(&args.version, path, snapshot, &found)?;
     let version = fs::symlink_metadata(&source).map_err(|error| cannot("read", &args.version, &error))?;
-    let place = Place::of(path, args.to.as_deref())?;
-    let there = match fs::symlink_metadata(&place.path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        there => Some(there.map_err(|error| cannot("restore", &place.shown, &error))?),
-    };
+    let (folder, there) = (folder?, there?);
     let mut lost = None;
     if let Some(there) = &there {
         let present = match args.to {
@@ -66,7 +61,10 @@ pub fn run(args: &Args, session: &Session) -> Result<u8> {
         };
         let live = present.as_ref().and_then(|found| found.versions.iter().find(|version| version.live));
         let is_same = |live: &Version| args.to.is_none() && live.snapshots.iter().any(|one| one == snapshot);
-        if !there.is_dir() && live.is_some_and(is_same) && looks_same(there, &version) {
+        if !there.is_dir()
+            && live.is_some_and(is_same)
+            && looks_same((there, &place.path), (&version, &source))
+        {
             out::complain(&format!("'{path}' is as it is in {snapshot}: nothing was done"));
             return Ok(0);
         }
@@ -91,7 +89,7 @@ pub fn run(args: &Args, session: &Session) -> Result<u8> {
             _ => format!("replaced '{}' ({was}), which was in no snapshot", place.shown),
         });
     }
-    bring_back(session, &source, &place, lost.is_some())?;
+    bring_back(session, pool_of(&found.dataset), &source, &place, &folder, there.as_ref().map(Seen::of))?;
     if let Some(lost) = lost {
         out::complain(&lost);
     }
@@ -141,48 +139,11 @@ fn source(asked: &str, path: &str, snapshot: &str, found: &FileVersions) -> Resu
     Ok(folder.join(&found.path))
 }
 
-/// Where it goes.
-struct Place {
-    path: PathBuf,
-    /// The same as people gave it.
-    shown: String,
-}
-
-impl Place {
-    fn of(path: &str, to: Option<&str>) -> Result<Self> {
-        let mut shown = to.unwrap_or(path).to_owned();
-        if let Some(to) = to
-            && Path::new(to).is_dir()
-            && let Some(name) = Path::new(path).file_name()
-        {
-            shown = Path::new(to).join(name).to_string_lossy().into_owned();
-        }
-        Ok(Self { path: args::absolute(&shown)?.into(), shown })
-    }
-
-    fn name(&self) -> Result<&OsStr> {
-        self.path.file_name().ok_or_else(|| ApiError::usage(format!("'{}' names no file", self.shown)))
-    }
-
-    /// The folder that it is in.
-    fn folder(&self) -> Result<File> {
-        let folder = self.path.parent().unwrap_or(Path::new("/"));
-        File::open(folder).map_err(|error| {
-            let refused = cannot("restore", &self.shown, &error);
-            match error.kind() {
-                io::ErrorKind::NotFound => {
-                    refused.hint(format!("mkdir -p {}; or name another place", folder.display()))
-                }
-                _ => refused,
-            }
-        })
-    }
-}
-
 /// Whether attributes that a version does not count are the same.
-fn looks_same(there: &Metadata, version: &Metadata) -> bool {
+fn looks_same(there: (&Metadata, &Path), version: (&Metadata, &Path)) -> bool {
     let key = |of: &Metadata| (of.mode(), of.uid(), of.gid());
-    key(there) == key(version)
+    let more = |path: &Path| File::open(path).ok().and_then(|open| extended(&open).ok());
+    key(there.0) == key(version.0) && (!version.0.is_file() || more(there.1) == more(version.1))
 }
 
 /// The refusal to replace what is there.
@@ -216,29 +177,29 @@ fn refusal(
 }
 
 /// Makes it beside its place, and gives it its name.
-fn bring_back(session: &Session, source: &Path, place: &Place, replaces: bool) -> Result<()> {
-    let failed = |error: rustix::io::Errno| cannot("restore", &place.shown, &error.into());
-    let (name, folder) = (place.name()?, place.folder()?);
+fn bring_back(
+    session: &Session,
+    pool: &str,
+    source: &Path,
+    place: &Place,
+    folder: &File,
+    there: Option<Seen>,
+) -> Result<()> {
+    let name = place.name()?;
     // Modes are those of the snapshot.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let other = temporary(name);
-    let mut copy = Copy::new(session, &folder);
-    let copied = copy.object(source, &folder, &other, &place.shown).and_then(|()| copy.sync(&place.shown));
-    let flags = if replaces { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-    let placed = copied
-        .and_then(|()| rustix::fs::renameat_with(&folder, &other, &folder, name, flags).map_err(failed));
-    if placed.is_err() {
-        copy.take_away(&other);
-        return placed;
+    let mut private = Private::new(folder, name, &place.shown)?;
+    {
+        let mut copy = Copy::new(session, private.open());
+        copy.object(source, private.open(), name, &place.shown)?;
+        copy.sync(pool, &place.shown)?;
     }
-    folder.sync_all().map_err(|error| cannot("restore", &place.shown, &error))
-}
-
-/// A name that nobody has: hidden, and of this process.
-fn temporary(name: &OsStr) -> OsString {
-    let short = &name.as_bytes()[..name.len().min(NAME_BYTES)];
-    let suffix = format!(".larder-restore-{}", std::process::id());
-    OsString::from_vec([b".", short, suffix.as_bytes()].concat())
+    place.take(folder, &mut private, there)?;
+    drop(private);
+    folder.sync_all().map_err(|error| {
+        let error = cannot("sync the folder of", &place.shown, &error);
+        error.safe("it is in place").hint("after a power cut it may be gone again: larder pool sync")
+    })
 }
 
 #[cfg(test)]
@@ -252,12 +213,6 @@ mod tests {
         for bad in ["a", "a@", "@a", "dir@x/a"] {
             assert_eq!(split(bad).unwrap_err().exit_code(), 2, "{bad}");
         }
-    }
-
-    #[test]
-    fn a_temporary_name_is_hidden_and_never_too_long() {
-        let name = temporary(OsStr::new(&"x".repeat(255)));
-        assert!(name.len() <= 255 && name.as_bytes().starts_with(b".xx"));
     }
 
     #[test]

@@ -7,10 +7,12 @@ use super::clone::fill;
 use super::extents::{cannot, open};
 use super::{Session, out};
 use crate::api::Result;
+use crate::api::name::printable;
+use crate::api::pool::Sync;
 use rustix::fs::{AtFlags, Dev, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
-use std::collections::HashMap;
-use std::ffi::OsStr;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -25,21 +27,23 @@ pub struct Copy<'a> {
     top: &'a File,
     /// Files with several names, by their numbers: the name below `top` that is there already.
     linked: HashMap<u64, PathBuf>,
-    /// The last file that was filled: syncing it makes all before durable.
+    /// The file that was made last.
     filled: Option<File>,
+    /// Objects that were made.
+    made: u64,
     is_owner_told: bool,
 }
 
 impl<'a> Copy<'a> {
     /// Nothing is copied yet.
     pub fn new(session: &'a Session, top: &'a File) -> Self {
-        Self { session, top, linked: HashMap::new(), filled: None, is_owner_told: false }
+        Self { session, top, linked: HashMap::new(), filled: None, made: 0, is_owner_told: false }
     }
 
     /// Makes `name` in the folder a copy of what is at `from`; `shown` is its name for messages.
     ///
     /// # Errors
-    /// When something cannot be read or made; what was made stays, for [`Copy::take_away`].
+    /// When something cannot be read or made; what was made stays.
     pub fn object(&mut self, from: &Path, folder: &File, name: &OsStr, shown: &str) -> Result<()> {
         self.below(from, folder, name, Path::new(name), shown)
     }
@@ -55,6 +59,7 @@ impl<'a> Copy<'a> {
             }
             self.linked.insert(known.ino(), at.to_owned());
         }
+        self.made += 1;
         match kind {
             FileType::Directory => {
                 rustix::fs::mkdirat(folder, name, Mode::RWXU).map_err(failed)?;
@@ -64,7 +69,7 @@ impl<'a> Copy<'a> {
                 let entries = fs::read_dir(from).map_err(|error| cannot("restore", shown, &error))?;
                 for entry in entries {
                     let own = entry.map_err(|error| cannot("restore", shown, &error))?.file_name();
-                    let below = format!("{shown}/{}", own.to_string_lossy());
+                    let below = format!("{shown}/{}", printable(&own.to_string_lossy()));
                     self.below(&from.join(&own), &made, &own, &at.join(&own), &below)?;
                 }
                 let source = File::open(from).map_err(|error| cannot("restore", shown, &error))?;
@@ -108,9 +113,14 @@ impl<'a> Copy<'a> {
         loop {
             let copied = rustix::fs::copy_file_range(source, None, made, None, AT_ONCE);
             if copied.map_err(|error| failed(error.into()))? == 0 {
-                return Ok(());
+                break;
             }
         }
+        // Nothing more to copy is no proof that all was.
+        if made.metadata().map_err(failed)?.len() != old.len() {
+            return Err(failed(std::io::Error::other("its content ends before its length")));
+        }
+        Ok(())
     }
 
     /// Owner, extended attributes, mode and times of a file or folder.
@@ -118,15 +128,8 @@ impl<'a> Copy<'a> {
         let failed = |error: Errno| cannot("restore", shown, &error.into());
         let (user, group) = (Uid::from_raw(known.uid()), Gid::from_raw(known.gid()));
         let is_theirs = self.owner_set(rustix::fs::fchown(made, Some(user), Some(group)), shown)?;
-        let mut names = vec![0_u8; rustix::fs::flistxattr_query(source).map_err(failed)?];
-        let size = rustix::fs::flistxattr(source, names.as_mut_slice()).map_err(failed)?;
-        names.truncate(size);
-        for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
-            let name = OsStr::from_bytes(name);
-            let mut value = vec![0_u8; rustix::fs::fgetxattr_query(source, name).map_err(failed)?];
-            let size = rustix::fs::fgetxattr(source, name, value.as_mut_slice()).map_err(failed)?;
-            value.truncate(size);
-            rustix::fs::fsetxattr(made, name, &value, XattrFlags::empty()).map_err(failed)?;
+        for (name, value) in extended(source).map_err(failed)? {
+            rustix::fs::fsetxattr(made, &name, &value, XattrFlags::empty()).map_err(failed)?;
         }
         // Nobody gets a program that runs as somebody else.
         let bits = if is_theirs { 0o7777 } else { 0o1777 };
@@ -156,19 +159,35 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// Returns when all of it is durable.
+    /// Returns when all of it is durable. Syncing a file does that for its own content alone, so that of several
+    /// objects the pool is committed.
     ///
     /// # Errors
     /// When it cannot be made so.
-    pub fn sync(&self, shown: &str) -> Result<()> {
+    pub fn sync(&self, pool: &str, shown: &str) -> Result<()> {
+        if self.made > 1 {
+            self.session.client.call(Sync { names: vec![pool.to_owned()] })?;
+            return Ok(());
+        }
         let synced = self.filled.as_ref().map_or(Ok(()), File::sync_all);
         synced.map_err(|error| cannot("restore", shown, &error))
     }
+}
 
-    /// Removes what was made of a copy that failed.
-    pub fn take_away(&self, name: &OsStr) {
-        remove(self.top, name);
+/// The extended attributes of a file or folder, by their names.
+pub fn extended(of: &File) -> rustix::io::Result<BTreeMap<OsString, Vec<u8>>> {
+    let mut names = vec![0_u8; rustix::fs::flistxattr_query(of)?];
+    let size = rustix::fs::flistxattr(of, names.as_mut_slice())?;
+    names.truncate(size);
+    let mut found = BTreeMap::new();
+    for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        let name = OsStr::from_bytes(name);
+        let mut value = vec![0_u8; rustix::fs::fgetxattr_query(of, name)?];
+        let size = rustix::fs::fgetxattr(of, name, value.as_mut_slice())?;
+        value.truncate(size);
+        found.insert(name.to_owned(), value);
     }
+    Ok(found)
 }
 
 fn times(known: &Metadata) -> Timestamps {
@@ -179,8 +198,8 @@ fn times(known: &Metadata) -> Timestamps {
     }
 }
 
-/// Removes a name and all below it, as far as that goes.
-fn remove(folder: &File, name: &OsStr) {
+/// Removes a name and all below it, as far as that goes; no link is followed.
+pub fn remove(folder: &File, name: &OsStr) {
     if rustix::fs::unlinkat(folder, name, AtFlags::empty()).is_ok() {
         return;
     }

@@ -94,9 +94,13 @@ impl Host {
             error => told(folder, error).of_pool(&live.pool.name()),
         })?;
         let dataset = live.pool.full_name(found.dataset);
+        let within = |doing: String, error| ApiError::from(error).within(doing).of_pool(&live.pool.name());
         let unreadable = found.unreadable.into_iter().map(|(snapshot, error)| {
             let doing = format!("cannot look for '{}' in '{dataset}@{snapshot}'", folder.path);
-            (snapshot, ApiError::from(error).within(doing).of_pool(&live.pool.name()))
+            (snapshot, within(doing, error))
+        });
+        let now = found.live_unreadable.map(|error| {
+            (String::new(), within(format!("cannot read what is in '{}' now", folder.path), error))
         });
         let version = |version: FileVersion| Version {
             inode: version.inode.get(),
@@ -110,7 +114,7 @@ impl Host {
             mountpoint: live.table.path(found.dataset).map(|path| path.to_string_lossy().into_owned()),
             path: path.join("/"),
             versions: found.versions.into_iter().map(version).collect(),
-            unreadable: unreadable.collect(),
+            unreadable: unreadable.chain(now).collect(),
             dataset,
         })
     }

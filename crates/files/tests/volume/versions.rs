@@ -83,6 +83,11 @@ fn content_that_changed_behind_its_time_is_another_version() {
     attributes(&bed, file, SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() });
     snapshots(&bed, &["b"]);
     assert_eq!(told(&bed, ROOT, "file"), ["5000 a", "5000 b live"]);
+    // Also as long as it is in memory alone.
+    bed.tick();
+    bed.write(file, 0, &[3; 5000]);
+    attributes(&bed, file, SetAttr { mtime: Some(SetTime::To(mtime)), ..SetAttr::default() });
+    assert_eq!(told(&bed, ROOT, "file"), ["5000 a", "5000 b", "5000  live"]);
 }
 
 #[test]
@@ -123,6 +128,29 @@ fn a_snapshot_in_which_the_way_is_lost_is_named() {
     assert_eq!(found.versions[0].snapshots, ["b"]);
     assert_eq!(found.unreadable.len(), 1);
     assert!(found.unreadable[0].0 == "a" && matches!(found.unreadable[0].1, FsError::Damaged(_)));
+}
+
+#[test]
+fn damage_to_what_is_there_now_hides_no_version() {
+    let bed = damage::bed();
+    let dir = bed.dir(ROOT, "many");
+    let files: Vec<_> = (0..600).map(|i| bed.file(dir, &format!("f{i}"))).collect();
+    files.iter().for_each(|node| bed.write(*node, 0, b"before"));
+    snapshots(&bed, &["a"]);
+    let bed = bed.reopen(2);
+    bed.tick();
+    files.iter().for_each(|node| bed.write(*node, 0, b"afterwards"));
+    let bed = bed.reopen(3);
+    let id = |i: usize| damage::id_of(&bed, files[i]).1.get();
+    let leaves = damage::nodes(&bed, 0);
+    let lost = leaves.keys().copied().filter(|key| key.object > id(300)).nth(1).unwrap();
+    damage::rot(&bed, &leaves[&lost]);
+    let bed = bed.crash(4);
+    let of_lost = (0..600).find(|i| damage::id_of(&bed, files[*i]).1.get() == lost.object + 1).unwrap();
+    let found = versions(&bed, bed.find("many").unwrap().node, &format!("f{of_lost}")).unwrap();
+    assert_eq!((found.versions.len(), found.unreadable.len()), (1, 0));
+    assert!(!found.versions[0].is_live && found.versions[0].snapshots == ["a"]);
+    assert!(matches!(found.live_unreadable, Some(FsError::Damaged(_))));
 }
 
 #[test]
