@@ -92,7 +92,7 @@ index:
 	$(CARGO_TARGET_DIR)/release/index --dir $(DIR) --counts 1e7 --memory 128 --redb 0 --check
 
 # Commands that the scripts in tests/real use, and the Debian packages that have them.
-REAL_NEEDS := cc:gcc fusermount3:fuse3 mkfs.ext4:e2fsprogs setfattr:attr setfacl:acl strace fio git sqlite3 rsync \
+REAL_NEEDS := cc:gcc fusermount3:fuse3 mkfs.ext4:e2fsprogs setfattr:attr setfacl:acl strace fio git sqlite3 rsync python3 \
 	smbd:samba smbpasswd:samba-common-bin smbclient:smbclient
 
 peers:

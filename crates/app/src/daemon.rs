@@ -54,7 +54,7 @@ pub const DIFF_ROUTE: &str = "/v1/fs/diff";
 const STREAM_PIECE: usize = 64 << 10;
 const STREAM_AHEAD: usize = 4;
 /// Time limit for a reader to take a piece.
-const STREAM_PATIENCE: Duration = Duration::from_mins(5);
+const STREAM_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Time limit for replies to leave once all pools are exported.
 const LAST_REPLIES: Duration = Duration::from_secs(2);

@@ -2,8 +2,8 @@
 //!
 //! The trees are compared ([`larder_pool::Changes`]), so the cost depends on what changed. Entries of one inode lie
 //! together: they make one line, whatever number of them differs. Lines come in the order of inodes, many at a time, so
-//! that each folder is read once for the names of all ([`crate::paths`]); files with several names come after others, for
-//! their names lie elsewhere in the trees, which are compared once more for so many of these.
+//! that each folder is read once for the names of all ([`crate::paths`]); files with several names come after others,
+//! for their names lie elsewhere in the trees, which are compared once more for so many of these.
 //!
 //! # What is a change
 //! Whatever can be seen of a file or folder, but for its last access and the space it takes. Extents beyond the end,

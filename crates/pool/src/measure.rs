@@ -75,7 +75,7 @@ impl Pool {
         going.into_iter().map(of).sum()
     }
 
-    /// Bytes that destroying a snapshot of a dataset frees once all older ones are gone, but for those that clones need.
+    /// Bytes that destroying a snapshot of a dataset frees once all older ones are gone that no clone needs.
     ///
     /// # Errors
     /// As [`Pool::snapshot_space`].

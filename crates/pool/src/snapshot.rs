@@ -534,7 +534,7 @@ impl Pool {
                     }
                 }
             }
-            // Whoever asked for them may have forgotten them meanwhile.
+            // They may have been forgotten meanwhile by the one that wanted them.
             self.snapshots.lock().due.retain(|other| *other != wanted);
         }
     }

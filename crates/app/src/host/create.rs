@@ -148,7 +148,6 @@ impl Host {
         if mount {
             flaws.unmounted = live.mounts.lock().mount_all().1;
         }
-        if !live.pool.store().is_read_only() {}
         if !live.pool.store().is_read_only()
             && let Err(error) = live.pool.commit()
         {

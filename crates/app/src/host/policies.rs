@@ -79,6 +79,9 @@ enum Stays {
     Failed(ApiError),
 }
 
+/// Whether those of a dataset may be destroyed that go, by the snapshots that there are and their fates.
+type May<'a> = &'a mut dyn FnMut(DatasetId, &[Snapshot], &[Fate]) -> bool;
+
 impl Policies {
     fn now(&self) -> i64 {
         self.pool.store().clock().now().secs
@@ -144,7 +147,7 @@ impl Policies {
         mounts: &Mounts,
         datasets: &[DatasetId],
         at_most: usize,
-        may: &mut dyn FnMut(DatasetId, &[Snapshot], &[Fate]) -> bool,
+        may: May<'_>,
         ran: &mut Ran,
     ) -> bool {
         let (now, mut more) = (self.now(), false);
@@ -208,13 +211,7 @@ impl Policies {
         self.run_some(mounts, datasets, usize::MAX, &mut |_, _, _| true).0
     }
 
-    fn run_some(
-        &self,
-        mounts: &Mounts,
-        datasets: &[DatasetId],
-        at_most: usize,
-        may: &mut dyn FnMut(DatasetId, &[Snapshot], &[Fate]) -> bool,
-    ) -> (Ran, bool) {
+    fn run_some(&self, mounts: &Mounts, datasets: &[DatasetId], at_most: usize, may: May<'_>) -> (Ran, bool) {
         let mut ran = Ran::default();
         self.take(mounts, datasets, &mut ran);
         // Also where none could be taken: then nothing new pushes out what is old.

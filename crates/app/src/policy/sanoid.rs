@@ -462,7 +462,7 @@ monitor = no
                 "[tank/a]\nuse_template = production\nrecursive = {recursive}\n[tank/a/x]\nuse_template = demo\n"
             );
             let found = import(&text, &datasets);
-            // What a section that is not recursive says is about its dataset alone.
+            // A section that is not recursive is about its dataset alone.
             assert_eq!(shown(&found)[..2], ["tank/a hourly=36 daily=30 monthly=3", "tank/a/x daily=60"]);
             assert!(shown(&found)[2].starts_with("tank/a/x/y daily=30"), "{found:?}");
             assert_eq!(notes(&found), [""; 0]);

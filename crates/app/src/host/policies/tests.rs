@@ -153,7 +153,7 @@ fn more_than_new_ones_push_out_goes_by_itself_after_a_while_only() {
     clock.waited.fetch_add(GRACE.as_secs() + 1, Ordering::SeqCst);
     clock.pass(900);
     comes(&|| names(&bed, "tank/a").len() == 1);
-    // Whoever asks for it need not wait.
+    // Asked for, it happens at once.
     bed.host.fs_set(set(&["tank/a"], &[("snapshots_hourly", "9")])).unwrap();
     for _ in 0..5 {
         run(&bed.host, &["tank/a"]);
