@@ -3,7 +3,7 @@
 use crate::pins::{Pinned, PinnedTree};
 use crate::pool::Pool;
 use larder_format::segment::SegmentKind;
-use larder_format::{BlockId, CommitId};
+use larder_format::{BlockId, CommitId, DatasetId};
 use larder_sync::RwLockWriteGuard;
 use std::sync::Arc;
 
@@ -27,6 +27,9 @@ impl Pool {
             let of: Arc<str> = self.tree_name(&dataset).into();
             let state = dataset.state.read();
             let snapshots = self.lineage(lineage);
+            let inherited_below = snapshots.origin.as_ref().map_or(BlockId::new(0), |of| of.high);
+            let above = |id: &DatasetId| self.origin(*id).map(|origin| origin.dataset);
+            let family = std::iter::successors(Some(lineage), above).last().unwrap_or(lineage);
             let (mut predecessor, mut protected_below) = snapshots
                 .origin
                 .map_or((None, BlockId::new(0)), |of| (of.root.map(|root| (root, of.high)), of.high));
@@ -37,6 +40,8 @@ impl Pool {
                 members.push(PinnedTree {
                     number,
                     lineage,
+                    family,
+                    inherited_below,
                     origin,
                     name,
                     root,
@@ -56,7 +61,7 @@ impl Pool {
             }
             held = held.saturating_add(state.record.held);
             if let Some(root) = state.tree.committed_root() {
-                let inherited = state.record.origin.map(|(_, high)| (high, state.record.inherited));
+                let inherited = state.record.origin.map(|_| state.record.inherited);
                 add(of, root, state.record.referenced, inherited, predecessor, protected_below);
             }
         }

@@ -42,6 +42,10 @@ pub struct PinnedTree {
     pub number: u32,
     /// The dataset whose tree or snapshot it is.
     pub lineage: DatasetId,
+    /// The dataset that its lineage began in: that of a clone is its origin's.
+    pub family: DatasetId,
+    /// The high id of the snapshot that its dataset began as, 0 without one.
+    pub inherited_below: BlockId,
     /// The number of that dataset among those of the collection.
     pub origin: u32,
     /// For people: the dataset's name, or the snapshot's.
@@ -50,8 +54,8 @@ pub struct PinnedTree {
     pub root: BlockPtr,
     /// Footprints of what its extents name, bytes, as its record has it.
     pub referenced: u64,
-    /// Of a clone's head, the high id of its origin, and bytes of `referenced` that are blocks up to it.
-    pub inherited: Option<(BlockId, u64)>,
+    /// Of a clone's head, bytes of `referenced` that are blocks up to `inherited_below`.
+    pub inherited: Option<u64>,
     /// The tree before it in its lineage, and the highest id that one may hold.
     pub predecessor: Option<(BlockPtr, BlockId)>,
     /// The highest id that a snapshot before it protects, 0 without one.

@@ -19,7 +19,7 @@ use larder_format::segment::{
     DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, Slot, StripeHeader, check_descriptor,
     stripe_header_len,
 };
-use larder_format::{BlockId, BlockPtr, Fingerprint, Place, SegmentId, SlotIndex};
+use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Place, SegmentId, SlotIndex};
 use larder_pool::Pool;
 use larder_pool::pins::{Pinned, PinnedTree};
 use larder_sorted::map::Entry;
@@ -62,9 +62,9 @@ type LivePlaces = HashMap<SegmentId, Vec<Place>>;
 struct Seen {
     /// Where the first hint says that it is, unless hints there are stale.
     place: Option<Place>,
-    /// It has a reference that no tree before explains.
-    is_referred_to: bool,
-    /// It has more than one.
+    /// The family and dataset of the first tree, and below which id it has what others in the family have.
+    of: (DatasetId, DatasetId, BlockId),
+    /// It has references that no snapshot explains.
     shared: bool,
     /// The fingerprint of what it holds, when it was read and some blocks have theirs in the map.
     print: Option<Fingerprint>,
@@ -86,18 +86,19 @@ struct Deep<'a> {
 }
 
 impl Deep<'_> {
-    fn see(&mut self, member: &PinnedTree, ptr: BlockPtr, met: Met) {
+    fn see(&mut self, member: &PinnedTree, ptr: BlockPtr) {
         let again = !self.trees.insert((member.number, ptr.id));
         let stale = self.pool.store().core.lock().hint_is_stale(ptr.place.segment);
         let place = (!stale).then_some(ptr.place);
         let seen = self.seen.entry(ptr.id).or_insert(Seen {
             place,
-            is_referred_to: false,
+            of: (member.family, member.lineage, member.inherited_below),
             shared: false,
             print: None,
         });
-        seen.shared |= again || (met == Met::Reference && seen.is_referred_to);
-        seen.is_referred_to |= met == Met::Reference;
+        let (family, lineage, below) = seen.of;
+        let is_inherited = family == member.family && ptr.id <= below.max(member.inherited_below);
+        seen.shared |= again || (lineage != member.lineage && !is_inherited);
         if let (Some(here), Some(there)) = (place, seen.place)
             && here != there
         {
@@ -116,7 +117,7 @@ impl Deep<'_> {
 
 impl Visitor for Deep<'_> {
     fn node(&mut self, member: &PinnedTree, ptr: BlockPtr, fresh: bool) -> Result<()> {
-        self.see(member, ptr, if fresh { Met::Reference } else { Met::Carried });
+        self.see(member, ptr);
         if fresh {
             self.report.blocks += 1;
             self.push(ptr.id, 0)?;
@@ -126,11 +127,11 @@ impl Visitor for Deep<'_> {
 
     fn extent(&mut self, member: &PinnedTree, key: &Key, extent: &Extent, met: Met) -> Result<()> {
         let ptr = extent.ptr;
-        self.see(member, ptr, met);
+        self.see(member, ptr);
         let place = self.pool.store().place_of(ptr)?;
         let sum = &mut self.sums[member.number as usize];
         sum.0 += u64::from(place.footprint());
-        if member.inherited.is_some_and(|(high, _)| ptr.id <= high) {
+        if member.inherited.is_some() && ptr.id <= member.inherited_below {
             sum.1 += u64::from(place.footprint());
         }
         if met == Met::Carried {
@@ -201,7 +202,7 @@ pub fn check(pool: &Pool) -> Result<Report> {
             }
         };
         differ("referenced", member.referenced, *sum);
-        differ("inherited", member.inherited.map_or(0, |(_, counted)| counted), *inherited);
+        differ("inherited", member.inherited.unwrap_or(0), *inherited);
     }
     let mut places = checker.check_map(&mut deep, &pinned)?;
     let report = &mut deep.report;

@@ -445,7 +445,12 @@ fn trace(pool: &Kept) -> Findings {
 /// So many seeds, or the one of `LARDER_SEED`.
 fn seeds(quick: u64, full: u64) -> std::ops::Range<u64> {
     let only: Option<u64> = std::env::var("LARDER_SEED").ok().and_then(|seed| seed.parse().ok());
-    let count = if std::env::var_os("LARDER_FULL").is_some() { full } else { quick };
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let count = match (is_set("LARDER_LARGE"), is_set("LARDER_FULL")) {
+        (true, _) => full,
+        (_, true) => 4 * quick,
+        _ => quick,
+    };
     only.map_or(0..count, |only| only..only + 1)
 }
 
@@ -465,17 +470,17 @@ fn run_all(seed: u64, shares: bool) {
 
 #[test]
 fn datasets_with_a_past_in_common_keep_what_they_have_and_free_the_rest() {
-    seeds(24, 600).for_each(|seed| run_all(seed, false));
+    seeds(24, 2000).for_each(|seed| run_all(seed, false));
 }
 
 #[test]
 fn clones_of_shared_blocks_lose_nothing() {
-    seeds(16, 400).for_each(|seed| run_all(7000 + seed, true));
+    seeds(16, 1000).for_each(|seed| run_all(7000 + seed, true));
 }
 
 #[test]
 fn destroying_snapshots_that_have_clones_frees_what_was_said() {
-    for seed in seeds(6, 60) {
+    for seed in seeds(6, 200) {
         let mut run = Run::new(20_000 + seed, false);
         for _ in 0..30 {
             let name = run.any().unwrap();
