@@ -115,7 +115,9 @@ again
 same "as it was, after kill -9" "$BED/out/first" <(sums "$C")
 
 check "promoted, the snapshots come with it" zfs promote tank/clone
-check "all that is newer goes with -R" zfs destroy -R tank/clone@first
+check "-R tells what would go" test "$(zfs destroy -Rnp tank/clone@first | cut -f 2 | head -n -1 | tr '\n' ' ')" = \
+    "tank/clone.before-rollback tank/clone@first "
+check "and takes it" zfs destroy -R tank/clone@first
 check "one dataset is left" test "$(zfs list -Ho name | tr '\n' ' ')" = "tank tank/clone "
 settled
 same "and has what it had" "$BED/out/first" <(sums "$C")

@@ -167,11 +167,8 @@ fn find_origins(snapshots: &mut Snapshots, datasets: &Datasets) -> Result<()> {
     }
     for id in datasets.keys() {
         // More steps than there are datasets are a circle.
-        let mut at = Some(*id);
-        for _ in 0..=datasets.len() {
-            at = at.and_then(|id| snapshots.origin(id)).map(|origin| origin.dataset);
-        }
-        if at.is_some() {
+        let above = |id: &DatasetId| snapshots.origin_key(*id).map(|(of, _)| of);
+        if std::iter::successors(Some(*id), above).nth(datasets.len()).is_some() {
             return bad(Reason::Order);
         }
     }

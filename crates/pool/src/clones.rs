@@ -17,17 +17,18 @@ use crate::attached::Change;
 use crate::dataset::Dataset;
 use crate::ledger::HEAD;
 use crate::pool::Pool;
-use crate::snapshots::Snapshots;
 use larder_format::tables::{DatasetRecord, RemainsRecord, SnapshotRecord, Table};
 use larder_format::{BlockId, BlockPtr, DatasetId, MAX_COUNT};
-use larder_sorted::tree::Tree;
 use larder_store::{PoolError, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Times that a dataset somebody writes to is counted.
-const TRIES: u32 = 10;
+/// Times that a dataset somebody writes to is committed, and looked at again.
+pub(crate) const TRIES: u32 = 10;
+
+/// A snapshot that a clone began as: its dataset and its high id.
+type Origin = (DatasetId, BlockId);
 
 /// Trees of a dataset before its head.
 pub(crate) struct Lineage {
@@ -53,7 +54,7 @@ impl Counted {
     }
 
     /// Whether what was counted is so now, of a clone that is to begin as `above`. Nobody may be inside.
-    fn is_settled(&self, above: &Option<SnapshotRecord>) -> bool {
+    fn is_settled(&self, above: Option<Origin>) -> bool {
         // It has nothing in common with none.
         above.is_none() || self.is_current()
     }
@@ -70,6 +71,10 @@ impl Pool {
     /// The snapshot that a clone began as. It may be hidden: then its name counts no more.
     pub fn origin(&self, clone: DatasetId) -> Option<SnapshotRecord> {
         self.snapshots.lock().origin(clone).cloned()
+    }
+
+    pub(crate) fn origin_key(&self, clone: DatasetId) -> Option<Origin> {
+        self.snapshots.lock().origin_key(clone)
     }
 
     /// Clones that began as a snapshot.
@@ -155,51 +160,51 @@ impl Pool {
         Err(PoolError::Busy(format!("{} is being written to", self.full_name(dataset))))
     }
 
-    /// Has the clone of a dataset's newest snapshot that has any take the snapshots over and destroys the dataset, in
-    /// one; false when one of them has changed since the last commit. Without a clone it is destroyed alone.
+    /// Has a clone take over the snapshots of a dataset, of which it is the heir, and destroys the dataset, in one;
+    /// false when it is the heir no more, or one of them has changed since the last commit.
     pub(crate) fn try_bequeath(&self, dataset: &Arc<Dataset>, clone: DatasetId) -> Result<bool> {
         let Some(origin) = self.origin(clone).filter(|origin| origin.dataset == dataset.id()) else {
             return Ok(false);
         };
-        let above = self.origin(origin.dataset);
-        let Some(taking) = self.counted(clone, key_of(&above).1)? else { return Ok(false) };
+        let above = self.origin_key(origin.dataset);
+        let Some(taking) = self.counted(clone, high_of(above))? else { return Ok(false) };
         let _turn = self.commit_turn();
         let _removing = self.removing();
         let _nobody_enters = self.gate.write();
         self.shared.store.check_writable()?;
         let _one_at_a_time = self.destroying.lock();
         let is_heir = self.heir(dataset.id()) == Some(clone);
-        let is_same = is_heir && key_of(&self.origin(origin.dataset)) == key_of(&above);
+        let is_same = is_heir && self.origin_key(origin.dataset) == above;
         let is_clean = {
             let state = dataset.state.read();
             !state.tree.is_dirty() && !state.changed
         };
-        if !is_same || !is_clean || !taking.is_settled(&above) {
+        if !is_same || !is_clean || !taking.is_settled(above) {
             return Ok(false);
         }
         self.check_destroyable(dataset.id())?;
         let all = dataset.usage().referenced;
-        self.take_over(&origin, &above, &taking, all)?;
+        self.take_over(&origin, above, &taking, all)?;
         self.destroy_within(dataset)
     }
 
     fn try_promote(&self, clone: DatasetId) -> Result<bool> {
         let no_clone = || PoolError::Invalid(format!("{} is not a clone", self.full_name(clone)));
         let origin = self.origin(clone).ok_or_else(no_clone)?;
-        let above = self.origin(origin.dataset);
-        let Some(taking) = self.counted(clone, key_of(&above).1)? else { return Ok(false) };
+        let above = self.origin_key(origin.dataset);
+        let Some(taking) = self.counted(clone, high_of(above))? else { return Ok(false) };
         let Some(giving) = self.counted(origin.dataset, origin.high)? else { return Ok(false) };
         // Taking snapshots apart reads with the turn to commit: nobody else is to wait for that.
         let _turn = self.commit_turn();
         let _nobody_enters = self.gate.write();
         self.shared.store.check_writable()?;
         let _one_at_a_time = self.destroying.lock();
-        let is_same = |of, was: &Option<SnapshotRecord>| key_of(&self.origin(of)) == key_of(was);
-        let is_same = is_same(origin.dataset, &above) && is_same(clone, &Some(origin.clone()));
-        if !is_same || !taking.is_settled(&above) || !giving.is_current() {
+        let is_same = self.origin_key(origin.dataset) == above
+            && self.origin_key(clone) == Some((origin.dataset, origin.high));
+        if !is_same || !taking.is_settled(above) || !giving.is_current() {
             return Ok(false);
         }
-        self.take_over(&origin, &above, &taking, giving.inherited)?;
+        self.take_over(&origin, above, &taking, giving.inherited)?;
         Ok(true)
     }
 
@@ -208,7 +213,7 @@ impl Pool {
     fn take_over(
         &self,
         origin: &SnapshotRecord,
-        above: &Option<SnapshotRecord>,
+        above: Option<Origin>,
         taking: &Counted,
         inherited: u64,
     ) -> Result<()> {
@@ -227,7 +232,7 @@ impl Pool {
         }
         {
             let mut snapshots = self.snapshots.lock();
-            snapshots.set_origin(clone, above.as_ref().map(|of| (of.dataset, of.high)));
+            snapshots.set_origin(clone, above);
             snapshots.set_origin(origin.dataset, Some((clone, origin.high)));
         }
         others.into_iter().for_each(|other| self.note_origin(other, None));
@@ -243,16 +248,16 @@ impl Pool {
         name: &str,
         properties: &BTreeMap<String, String>,
     ) -> Result<bool> {
-        let (view, origin) = (self.snapshot_view(dataset, snapshot)?, self.origin(dataset));
+        let (view, origin) = (self.snapshot_view(dataset, snapshot)?, self.origin_key(dataset));
         let to = view.record();
         let Some(old) = self.counted(dataset, to.high)? else { return Ok(false) };
-        let inherited = self.inherited(to.root, to.referenced, key_of(&origin).1)?;
+        let inherited = self.inherited(to.root, to.referenced, high_of(origin))?;
         let _turn = self.commit_turn();
         let _removing = self.removing();
         let _nobody_enters = self.gate.write();
         self.shared.store.check_writable()?;
         let _one_at_a_time = self.destroying.lock();
-        if !old.is_current() || key_of(&self.origin(dataset)) != key_of(&origin) {
+        if !old.is_current() || self.origin_key(dataset) != origin {
             return Ok(false);
         }
         let before = old.dataset.state.read().record.clone();
@@ -285,21 +290,9 @@ impl Pool {
         others.into_iter().for_each(|other| self.note_origin(other, None));
         {
             let mut state = old.dataset.state.write();
-            let own = state.record.own();
-            state.tree = to.root.map_or_else(Tree::empty, Tree::open);
-            // Inode ids that were given out do not come back.
-            state.record = DatasetRecord {
-                root: to.root,
-                protected_below: to.high,
-                referenced: to.referenced,
-                logical: to.logical,
-                stored: to.stored,
-                held: 0,
-                inherited: inherited.min(to.referenced),
-                ..state.record.clone()
-            };
-            state.changed = true;
-            self.shared.accounts.post(dataset, state.record.own().wrapping_sub(own) as i64);
+            state.record.protected_below = to.high;
+            state.record.held = 0;
+            self.become_snapshot(&mut state, to, inherited);
         }
         self.went_back(&old.dataset);
         Ok(true)
@@ -333,10 +326,8 @@ impl Pool {
         range: RangeInclusive<BlockId>,
     ) -> Result<BTreeSet<DatasetId>> {
         let mut snapshots = self.snapshots.lock();
-        let moved = |snapshots: &Snapshots| -> Vec<_> {
-            snapshots.of(from).map(|one| one.record.high).filter(|high| range.contains(high)).collect()
-        };
-        let highs = moved(&snapshots);
+        let highs = snapshots.of(from).map(|one| one.record.high).filter(|high| range.contains(high));
+        let highs: Vec<_> = highs.collect();
         let mut changes: Vec<Change> = Vec::new();
         for high in &highs {
             let snapshot = &snapshots.taken[&(from, *high)];
@@ -384,7 +375,7 @@ impl Pool {
         let Some(dataset) = self.dataset(dataset) else { return };
         let mut state = dataset.state.write();
         let own = state.record.own();
-        state.record.origin = self.snapshots.lock().origin(dataset.id()).map(|of| (of.dataset, of.high));
+        state.record.origin = self.origin_key(dataset.id());
         let inherited = inherited.unwrap_or(state.record.inherited);
         state.record.inherited = inherited.min(state.record.referenced);
         state.changed = true;
@@ -392,6 +383,7 @@ impl Pool {
     }
 }
 
-fn key_of(record: &Option<SnapshotRecord>) -> (DatasetId, BlockId) {
-    record.as_ref().map_or((DatasetId::new(0), BlockId::new(0)), |record| (record.dataset, record.high))
+/// The highest id that an origin may hold.
+pub(crate) fn high_of(origin: Option<Origin>) -> BlockId {
+    origin.map_or(BlockId::new(0), |(_, high)| high)
 }

@@ -16,6 +16,7 @@
 //! **Somebody who still holds it** (a call into a volume that was detached a moment ago) may change the
 //! tree even now; what it adds is taken out again. That is why the record waits for it.
 
+use crate::clones::TRIES;
 use crate::dataset::{Dataset, Look, ROOT_DATASET, State};
 use crate::pool::Pool;
 use larder_format::items::{EXTENT, Extent};
@@ -32,8 +33,6 @@ use std::sync::Arc;
 
 /// Entries that one step takes out of a tree when somebody waits for their space.
 pub(crate) const STEP: usize = 1024;
-/// Times that a clone somebody writes to is committed.
-const TRIES: u32 = 10;
 
 impl Pool {
     /// Destroys a dataset without children. Its name is free at once, and nothing counts for its parents

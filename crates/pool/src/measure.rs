@@ -12,7 +12,7 @@ use larder_format::tables::SnapshotRecord;
 use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_sorted::tree::Remains as Walk;
 use larder_store::{PoolError, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Times that a measure looks for a head anew, some nodes of which are gone with later commits.
 const TRIES: u32 = 100;
@@ -27,11 +27,27 @@ impl Pool {
     /// # Errors
     /// When there is no such snapshot, or a tree cannot be read.
     pub fn snapshot_space(&self, dataset: DatasetId, names: &[String]) -> Result<u64> {
+        self.snapshot_space_without(dataset, names, &BTreeSet::new())
+    }
+
+    /// As [`Pool::snapshot_space`], once these clones are gone.
+    ///
+    /// # Errors
+    /// As [`Pool::snapshot_space`].
+    pub fn snapshot_space_without(
+        &self,
+        dataset: DatasetId,
+        names: &[String],
+        without: &BTreeSet<DatasetId>,
+    ) -> Result<u64> {
         let going = {
             let snapshots = self.snapshots.lock();
             let named = names.iter().map(|name| snapshots.named(dataset, name).map(|one| &one.record));
             let named = named.collect::<Result<Vec<_>>>()?;
-            let going = named.into_iter().filter(|one| !snapshots.is_cloned(one));
+            let stays = |one: &&SnapshotRecord| {
+                snapshots.clones((one.dataset, one.high)).any(|clone| !without.contains(&clone))
+            };
+            let going = named.into_iter().filter(|one| !stays(one));
             going.map(|one| (one.high, one.root)).collect()
         };
         self.held_by(dataset, &going)

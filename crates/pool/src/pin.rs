@@ -28,7 +28,7 @@ impl Pool {
             let state = dataset.state.read();
             let snapshots = self.lineage(lineage);
             let inherited_below = snapshots.origin.as_ref().map_or(BlockId::new(0), |of| of.high);
-            let above = |id: &DatasetId| self.origin(*id).map(|origin| origin.dataset);
+            let above = |id: &DatasetId| self.origin_key(*id).map(|(of, _)| of);
             let family = std::iter::successors(Some(lineage), above).last().unwrap_or(lineage);
             let (mut predecessor, mut protected_below) = snapshots
                 .origin

@@ -1,6 +1,7 @@
 //! Taking, looking into and destroying snapshots: see [`crate::snapshots`].
 
 use crate::attached::Attached;
+use crate::clones::high_of;
 use crate::create::check_snapshot_name;
 use crate::dataset::{Dataset, Look, State};
 use crate::pool::Pool;
@@ -248,8 +249,7 @@ impl Pool {
     }
 
     /// Takes snapshots that nothing keeps out of the list, or their names where they have clones: nobody opens them
-    /// from now on. Else one that is kept; then
-    /// all of them stay.
+    /// from now on. Else one that is kept; then all of them stay.
     ///
     /// # Errors
     /// When there is no such snapshot.
@@ -396,10 +396,10 @@ impl Pool {
             while self.destroy_unneeded()? {}
             self.commit()?;
             let to = self.snapshot_named(dataset, name)?;
-            let origin = self.origin(dataset).map_or(BlockId::new(0), |origin| origin.high);
+            let origin = self.origin_key(dataset);
             let inherited = match known {
                 Some((of, inherited)) if of == (to.high, origin) => inherited,
-                _ => self.inherited(to.root, to.referenced, origin)?,
+                _ => self.inherited(to.root, to.referenced, high_of(origin))?,
             };
             known = Some(((to.high, origin), inherited));
             let _removing = self.removing();
@@ -413,7 +413,7 @@ impl Pool {
             let (record, newer, cloned): (_, BTreeSet<_>, _) = {
                 let snapshots = self.snapshots.lock();
                 let record = snapshots.named(dataset, name)?.record.clone();
-                let now = snapshots.origin(dataset).map_or(BlockId::new(0), |origin| origin.high);
+                let now = snapshots.origin_key(dataset);
                 let is_unneeded = |one: &SnapshotRecord| {
                     (one.hidden && !snapshots.is_cloned(one)) || is_momentary(&one.name)
                 };
@@ -476,6 +476,12 @@ impl Pool {
             })?;
         }
         self.lower_protection(state);
+        self.become_snapshot(state, to, inherited);
+        Ok(())
+    }
+
+    /// A head is what a snapshot of its is, from now on; so many bytes of that it has in common with its origin.
+    pub(crate) fn become_snapshot(&self, state: &mut State, to: &SnapshotRecord, inherited: u64) {
         let before = state.record.own();
         state.tree = to.root.map_or_else(Tree::empty, Tree::open);
         // Inode ids that were given out do not come back.
@@ -484,12 +490,11 @@ impl Pool {
             referenced: to.referenced,
             logical: to.logical,
             stored: to.stored,
-            inherited,
+            inherited: inherited.min(to.referenced),
             ..state.record.clone()
         };
         state.changed = true;
         self.shared.accounts.post(to.dataset, state.record.own().wrapping_sub(before) as i64);
-        Ok(())
     }
 
     /// A snapshot as a dataset that cannot be changed; the snapshot cannot be destroyed meanwhile.

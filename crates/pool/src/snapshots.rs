@@ -159,9 +159,14 @@ impl Snapshots {
             && self.remains.values().all(|one| one.record.dataset != dataset)
     }
 
+    /// The origin of a clone: its dataset and high id.
+    pub(crate) fn origin_key(&self, dataset: DatasetId) -> Option<(DatasetId, BlockId)> {
+        self.origins.get(&dataset).copied()
+    }
+
     /// The origin of a clone, which is in the list.
     pub(crate) fn origin(&self, dataset: DatasetId) -> Option<&SnapshotRecord> {
-        self.taken.get(self.origins.get(&dataset)?).map(|snapshot| &snapshot.record)
+        self.taken.get(&self.origin_key(dataset)?).map(|snapshot| &snapshot.record)
     }
 
     /// Clones of a snapshot.
@@ -193,9 +198,13 @@ impl Snapshots {
         }
     }
 
-    /// A hidden one whose last clone is gone.
+    /// A hidden one whose last clone is gone, and that nobody looks into.
     pub(crate) fn unneeded(&self) -> Option<(DatasetId, BlockId)> {
-        self.hidden.iter().find(|key| !self.clones.contains_key(key)).copied()
+        let is_unused = |key: &(DatasetId, BlockId)| {
+            self.taken.get(key).is_some_and(|one| Arc::strong_count(&one.viewed) == 1)
+        };
+        let mut unneeded = self.hidden.iter().filter(|key| !self.clones.contains_key(key));
+        unneeded.find(|key| is_unused(key)).copied()
     }
 
     /// All that are to be taken.

@@ -605,3 +605,29 @@ fn a_clone_that_is_written_to_all_the_time_takes_over_what_it_was_made_of() {
         assert_whole(&run.pool, "written to");
     }
 }
+
+#[test]
+fn a_hidden_snapshot_that_somebody_looks_into_stays_until_that_is_over() {
+    let mut run = Run::new(4, false);
+    let name = run.any().unwrap();
+    run.snapshot(&name);
+    run.clone_one();
+    let clone = run.any_clone().unwrap();
+    // So that the snapshot has what nobody else has, once the clone is gone.
+    run.write(&name, 200);
+    run.commit();
+    let (own, model) = run.now[&name].snapshots[0].clone();
+    run.destroy(&name, &[own]);
+    let high = run.pool.hidden_snapshots(run.id(&name))[0].high;
+    let view = run.pool.snapshot_view_of(run.id(&name), high).unwrap();
+    run.destroy_dataset(&clone);
+    while run.pool.destroy_step(64).unwrap() {}
+    run.pool.commit().unwrap();
+    while run.pool.free_step(64).unwrap() {}
+    run.pool.store().drop_caches();
+    assert_eq!(run.pool.hidden_snapshots(run.id(&name)).len(), 1);
+    assert!(versions(&view, &run.pool) == model);
+    drop(view);
+    run.assert_exact();
+    assert!(run.pool.hidden_snapshots(run.id(&name)).is_empty());
+}

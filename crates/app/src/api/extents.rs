@@ -95,7 +95,7 @@ pub struct FileVersions {
     /// Oldest first; the live one, if it exists, is the last.
     pub versions: Vec<Version>,
     /// Snapshots in which the way to it cannot be read, and why; without a name for what is there now.
-    pub unreadable: Vec<(String, ApiError)>,
+    pub unreadable: Vec<(Option<String>, ApiError)>,
 }
 
 /// A file as it was over some snapshots in a row.

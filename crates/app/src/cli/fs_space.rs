@@ -34,6 +34,9 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         parse_size(size).ok_or_else(|| ApiError::usage(format!("'{size}' is no size: 500M, 1.5T, or bytes")))
     });
     let wanted = wanted.transpose()?;
+    if wanted == Some(0) {
+        return Err(ApiError::usage("nothing is to be freed"));
+    }
     let found = session.client.call(Space { name: args.name.clone() })?;
     if let Some(wanted) = wanted {
         out::print(&format!("{}\n", command(session, &args.name, &found, wanted)?));

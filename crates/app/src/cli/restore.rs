@@ -115,7 +115,7 @@ fn source(asked: &str, path: &str, snapshot: &str, found: &FileVersions) -> Resu
             ApiError::new(ErrorKind::NotFound, message).hint(format!("larder fs mount {}", found.dataset))
         );
     };
-    if let Some((_, error)) = found.unreadable.iter().find(|(one, _)| one == snapshot) {
+    if let Some((_, error)) = found.unreadable.iter().find(|(one, _)| one.as_deref() == Some(snapshot)) {
         return Err(error.clone());
     }
     let folder = Path::new(root).join(".zfs/snapshot").join(snapshot);

@@ -97,11 +97,11 @@ impl Host {
         let within = |doing: String, error| ApiError::from(error).within(doing).of_pool(&live.pool.name());
         let unreadable = found.unreadable.into_iter().map(|(snapshot, error)| {
             let doing = format!("cannot look for '{}' in '{dataset}@{snapshot}'", folder.path);
-            (snapshot, within(doing, error))
+            (Some(snapshot), within(doing, error))
         });
-        let now = found.live_unreadable.map(|error| {
-            (String::new(), within(format!("cannot read what is in '{}' now", folder.path), error))
-        });
+        let now = found
+            .live_unreadable
+            .map(|error| (None, within(format!("cannot read what is in '{}' now", folder.path), error)));
         let version = |version: FileVersion| Version {
             inode: version.inode.get(),
             size: (version.kind != FileKind::Directory).then_some(version.size),

@@ -48,13 +48,8 @@ pub fn json(path: &str, file: &FileVersions) -> Map<String, Value> {
     };
     let versions: Vec<_> = file.versions.iter().map(one).collect();
     let unreadable = file.unreadable.iter();
-    let unreadable: Vec<_> = unreadable
-        .map(|(snapshot, error)| {
-            // The live file is in no snapshot, and has no name.
-            let snapshot = Some(snapshot).filter(|name| !name.is_empty());
-            json!({ "snapshot": snapshot, "error": error.message })
-        })
-        .collect();
+    let unreadable: Vec<_> =
+        unreadable.map(|(snapshot, error)| json!({ "snapshot": snapshot, "error": error.message })).collect();
     let file = json!({
         "dataset": file.dataset,
         "mountpoint": file.mountpoint,

@@ -148,6 +148,9 @@ fn hold(devices: Vec<DeviceImage>, manifest: &str) {
     // It can all go.
     for dataset in bed.pool.datasets() {
         for snapshot in bed.pool.snapshots(dataset.id()) {
+            for tag in bed.pool.snapshot_holds(&snapshot).unwrap().into_keys() {
+                bed.pool.release_snapshots(&[(dataset.id(), snapshot.name.clone())], &tag).unwrap();
+            }
             bed.pool.destroy_snapshot(dataset.id(), &snapshot.name).unwrap();
         }
     }

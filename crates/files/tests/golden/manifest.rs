@@ -42,11 +42,23 @@ pub fn tell(bed: &Bed) -> Vec<String> {
     for (name, dataset) in datasets {
         let created = time(dataset.created());
         out.push(format!("dataset {name} created {created} {}", pairs(dataset.local_properties())));
+        if let Some(origin) = pool.origin(dataset.id()) {
+            let hidden = if origin.hidden { ", hidden" } else { "" };
+            out.push(format!("origin {}@{}{hidden}", pool.full_name(origin.dataset), origin.name));
+        }
         let root = if dataset.id() == ROOT_DATASET { NodeId::ROOT } else { root_of(dataset.id()) };
         Walk { bed, dataset: &name, met: BTreeMap::new(), out: &mut out }.object(root, "/");
         for snapshot in pool.snapshots(dataset.id()) {
             let name = format!("{name}@{}", snapshot.name);
             out.push(format!("snapshot {name} created {}", time(snapshot.created)));
+            let properties = pool.snapshot_properties(&snapshot).unwrap();
+            if !properties.is_empty() {
+                out.push(format!("properties {}", pairs(properties)));
+            }
+            for (tag, placed) in pool.snapshot_holds(&snapshot).unwrap() {
+                let deferred = if snapshot.deferred { ", deferred" } else { "" };
+                out.push(format!("hold '{tag}' placed {}{deferred}", time(placed)));
+            }
             let view = pool.snapshot_view(dataset.id(), &snapshot.name).unwrap();
             Snapshot::read(&view).tell(pool, &name, ROOT_INODE.get(), "/", &mut out);
         }

@@ -60,6 +60,7 @@ pub const RECIPES: &[Recipe] = &[
     },
     recipe("clones", "single", 1, clones),
     recipe("snapshots", "single", 1, snapshots),
+    recipe("lineages", "single", 1, lineages),
     recipe("datasets", "mirror", 2, datasets),
     // Work that an import has to go on with.
     recipe("log", "raidz1", 3, log),
@@ -366,6 +367,52 @@ fn snapshots(bed: Bed) -> Made {
     bed.pool.snapshot(ROOT_DATASET, "empty").unwrap();
     bed.pool.destroy_snapshot(id, "tuesday").unwrap();
     file(&bed, docs, "new", &text(4, 20_000));
+    exported(bed)
+}
+
+/// Clones, of a snapshot that is hidden too; a dataset that branched; holds and properties of snapshots; remains of a
+/// clone that was destroyed.
+fn lineages(bed: Bed) -> Made {
+    let docs = dataset(&bed, "tank/docs", &[]);
+    let id = docs.unpack().0;
+    let kept = file(&bed, docs, "kept", &text(1, 90_000));
+    file(&bed, docs, "removed", &text(2, 90_000));
+    let note = [("org.example:why".to_owned(), "two words".to_owned())];
+    bed.pool.snapshot_all(vec![(id, "monday".into())], note.into()).unwrap();
+    let clone = |snapshot: &str, name: &str| {
+        let clone = bed.pool.clone_snapshot(id, snapshot, name, Default::default()).unwrap();
+        let top = root_of(clone.id());
+        bed.mount.attach(clone, None).unwrap();
+        top
+    };
+    let (first, gone) = (clone("monday", "tank/first"), clone("monday", "tank/gone"));
+    bed.tick();
+    bed.mount.unlink(first, b"removed").unwrap();
+    file(&bed, first, "of the clone", &text(3, 30_000));
+    file(&bed, gone, "goes", &text(4, 200_000));
+    bed.write(kept, 20_000, b"tuesday");
+    bed.pool.snapshot(id, "tuesday").unwrap();
+    let second = clone("tuesday", "tank/second");
+    file(&bed, second, "of the second", b"short");
+    bed.pool.snapshot(second.unpack().0, "its own").unwrap();
+    bed.write(kept, 40_000, &text(5, 30_000));
+    bed.pool.snapshot(id, "wednesday").unwrap();
+    bed.pool.destroy_snapshots(&[(id, "monday".into())]).unwrap();
+    bed.pool.hold_snapshots(&[(id, "tuesday".into())], "kept for good").unwrap();
+    bed.pool.set_deferred(&[(id, "tuesday".into())], true).unwrap();
+    bed.pool.promote(second.unpack().0).unwrap();
+    bed.pool.snapshot(first.unpack().0, "before").unwrap();
+    file(&bed, first, "afterwards", &text(6, 20_000));
+    bed.pool.snapshot(first.unpack().0, "after").unwrap();
+    bed.pool.commit().unwrap();
+    for top in [first, gone] {
+        bed.mount.detach(top.unpack().0).unwrap();
+    }
+    bed.pool.branch(first.unpack().0, "before", "tank/branch", &Default::default()).unwrap();
+    bed.pool.destroy_dataset(gone.unpack().0).unwrap();
+    for name in ["tank/first", "tank/branch"] {
+        bed.mount.attach(bed.pool.dataset_by_name(name).unwrap(), None).unwrap();
+    }
     exported(bed)
 }
 

@@ -90,6 +90,14 @@ pub fn rot_record_in(bed: &Bed, view: &impl Look, node: NodeId, offset: u64) {
     rot(bed, &all.into_iter().filter(|block| block.id == id).collect::<Vec<_>>());
 }
 
+/// Files `f0` to `f599` of a folder `many`: they fill some leaves.
+pub fn many(bed: &Bed) -> Vec<NodeId> {
+    let dir = bed.dir(ROOT, "many");
+    let files: Vec<_> = (0..600).map(|i| bed.file(dir, &format!("f{i}"))).collect();
+    files.iter().for_each(|node| bed.write(*node, 0, b"before"));
+    files
+}
+
 pub fn id_of(_: &Bed, node: NodeId) -> (larder_format::DatasetId, larder_format::InodeId) {
     match node {
         NodeId::ROOT => (ROOT_DATASET, items::ROOT_INODE),

@@ -381,9 +381,7 @@ fn attempt(bed: &Bed) -> (Vec<DiffItem>, Result<()>) {
 #[test]
 fn a_lost_leaf_ends_a_diff_with_an_error_and_not_in_silence() {
     let bed = damage::bed();
-    let dir = bed.dir(ROOT, "many");
-    let files: Vec<_> = (0..600).map(|i| bed.file(dir, &format!("f{i}"))).collect();
-    files.iter().for_each(|node| bed.write(*node, 0, b"before"));
+    let files = damage::many(&bed);
     bed.mount.link(files[0], ROOT, b"twin").unwrap();
     bed.pool.snapshot(ROOT_DATASET, "a").unwrap();
     let bed = bed.reopen(2);

@@ -108,9 +108,7 @@ fn folders_and_files_in_snapshots_have_no_versions() {
 #[test]
 fn a_snapshot_in_which_the_way_is_lost_is_named() {
     let bed = damage::bed();
-    let dir = bed.dir(ROOT, "many");
-    let files: Vec<_> = (0..600).map(|i| bed.file(dir, &format!("f{i}"))).collect();
-    files.iter().for_each(|node| bed.write(*node, 0, b"before"));
+    let files = damage::many(&bed);
     snapshots(&bed, &["a"]);
     let bed = bed.reopen(2);
     let leaves = damage::nodes(&bed, 0);
@@ -133,9 +131,7 @@ fn a_snapshot_in_which_the_way_is_lost_is_named() {
 #[test]
 fn damage_to_what_is_there_now_hides_no_version() {
     let bed = damage::bed();
-    let dir = bed.dir(ROOT, "many");
-    let files: Vec<_> = (0..600).map(|i| bed.file(dir, &format!("f{i}"))).collect();
-    files.iter().for_each(|node| bed.write(*node, 0, b"before"));
+    let files = damage::many(&bed);
     snapshots(&bed, &["a"]);
     let bed = bed.reopen(2);
     bed.tick();

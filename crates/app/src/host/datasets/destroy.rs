@@ -9,14 +9,15 @@ use crate::api::fs::{Destroy, Destroyed};
 use crate::api::name::pool_of;
 use crate::api::snapshots::{DestroySnapshots, spans};
 use crate::api::{ApiError, ErrorKind, Result};
-use larder_pool::Dataset;
+use larder_format::DatasetId;
+use larder_pool::{Dataset, ROOT_DATASET};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// At most this many snapshots are named as a reason.
 const NAMED: usize = 5;
 
-/// Destroys a dataset, with all below it and its snapshots where asked for.
+/// Destroys a dataset, with all below it, its snapshots and their clones where asked for.
 pub fn destroy(host: &Host, request: &Destroy) -> Result<Destroyed> {
     let doing = format!("cannot destroy '{}'", request.name);
     let (live, _) = host.dataset(&request.name)?;
@@ -25,85 +26,77 @@ pub fn destroy(host: &Host, request: &Destroy) -> Result<Destroyed> {
             return told(&live, &going(&live, request)?, request.measure);
         }
         // Names change under this lock alone.
-        destroy_here(&live, &mut live.mounts.lock(), request)
+        let mut mounts = live.mounts.lock();
+        end(&live, &mut mounts, &going(&live, request)?, request.measure)
     };
     destroy().map_err(|error: ApiError| error.within(doing).of_pool(pool_of(&request.name)))
 }
 
 /// Destroys snapshots, after their clones where that is asked for.
 pub fn destroy_snapshots(host: &Host, request: &DestroySnapshots) -> Result<Destroyed> {
-    if !request.clones || request.dry_run {
+    if !request.clones {
         return snapshots::destroy(host, request);
     }
     let (dataset, _) = spans(&request.name)?;
     let (live, _) = host.dataset(dataset)?;
-    let mut destroyed = destroy_clones(&live, &mut live.mounts.lock(), &snapshots::asked(&live, request)?)?;
-    let last = snapshots::destroy(host, request)?;
-    destroyed.destroyed.extend(last.destroyed);
-    Ok(Destroyed { reclaimed: destroyed.reclaimed + last.reclaimed, ..destroyed })
+    let destroyed = {
+        let mut mounts = live.mounts.lock();
+        let asked = snapshots::asked(&live, request)?;
+        let clones = with_clones(&live, Vec::new(), &asked)?;
+        if request.dry_run {
+            let last = snapshots::told(&live, &asked, request.measure, &ids(&clones))?;
+            return Ok(one_after(told(&live, &clones, request.measure)?, last));
+        }
+        end(&live, &mut mounts, &clones, request.measure)?
+    };
+    Ok(one_after(destroyed, snapshots::destroy(host, request)?))
 }
 
-/// Destroys the clones of snapshots, with all below them and their own clones.
-fn destroy_clones(live: &Live, mounts: &mut Mounts, going: &[Going]) -> Result<Destroyed> {
-    let mut all = Destroyed { destroyed: Vec::new(), reclaimed: 0, kept: Vec::new() };
-    let clones =
-        || going.iter().flat_map(|one| &one.records).find_map(|one| live.pool.clones(one).pop_first());
-    while let Some(clone) = clones() {
-        let name = live.pool.full_name(clone);
-        let request = Destroy { name, recursive: true, dry_run: false, measure: false, clones: true };
-        let destroyed = destroy_here(live, mounts, &request)?;
-        all.destroyed.extend(destroyed.destroyed);
-        all.reclaimed += destroyed.reclaimed;
+/// The reply for two parts, one after the other.
+fn one_after(first: Destroyed, then: Destroyed) -> Destroyed {
+    Destroyed {
+        destroyed: [first.destroyed, then.destroyed].concat(),
+        reclaimed: first.reclaimed + then.reclaimed,
+        kept: [first.kept, then.kept].concat(),
     }
+}
+
+fn ids(all: &[Member]) -> BTreeSet<DatasetId> {
+    all.iter().map(|(dataset, _)| dataset.id()).collect()
+}
+
+/// A dataset and its snapshots.
+type Member = (Arc<Dataset>, Going);
+
+/// Adds the clones of snapshots, of those in `all` and of `more`, with all below them and their own clones. Whatever is
+/// below something comes before it.
+fn with_clones(live: &Live, mut all: Vec<Member>, more: &[Going]) -> Result<Vec<Member>> {
+    let clones =
+        |going: &Going| going.records.iter().flat_map(|one| live.pool.clones(one)).collect::<Vec<_>>();
+    let mut next: Vec<_> = all.iter().map(|(_, own)| own).chain(more).flat_map(clones).collect();
+    let mut seen = ids(&all);
+    while let Some(clone) = next.pop() {
+        for dataset in family(live, clone) {
+            if dataset.id() == ROOT_DATASET {
+                let name = live.pool.full_name(ROOT_DATASET);
+                return Err(ApiError::usage(format!("a clone is the pool's own dataset, {name}"))
+                    .hint(format!("larder fs promote {name} has it take the snapshots over")));
+            }
+            if seen.insert(dataset.id()) {
+                let own = Going::all(live, dataset.id());
+                next.extend(clones(&own));
+                all.push((dataset, own));
+            }
+        }
+    }
+    let depth = |dataset: &Dataset| live.pool.full_name(dataset.id()).matches('/').count();
+    // Clones are younger than what they were made of: where they go first, nothing is handed on for nothing.
+    all.sort_by_cached_key(|(dataset, _)| std::cmp::Reverse((depth(dataset), dataset.id())));
     Ok(all)
 }
 
-/// The same, under the lock of the mounts.
-fn destroy_here(live: &Live, mounts: &mut Mounts, request: &Destroy) -> Result<Destroyed> {
-    let mut before = Destroyed { destroyed: Vec::new(), reclaimed: 0, kept: Vec::new() };
-    if request.clones {
-        let going = going(live, request)?;
-        let family: BTreeSet<_> = going.iter().map(|(dataset, _)| dataset.id()).collect();
-        let others = going.into_iter().map(|(_, own)| Going {
-            records: own
-                .records
-                .into_iter()
-                .filter(|one| !live.pool.clones(one).is_subset(&family))
-                .collect(),
-            ..own
-        });
-        before = destroy_clones(live, mounts, &others.collect::<Vec<_>>())?;
-    }
-    if found(live, &request.name).is_err() && !before.destroyed.is_empty() {
-        // It was below one of its clones.
-        return Ok(before);
-    }
-    let going = going(live, request)?;
-    let told = told(live, &going, request.measure)?;
-    snapshots::check_not_held(live, going.iter().map(|(_, own)| own))?;
-    let (mut shown, mut outcome) = (Vec::new(), Ok(()));
-    for (dataset, _) in &going {
-        match mounts.unmount_snapshots_of(dataset.id()) {
-            Ok(mut more) => shown.append(&mut more),
-            Err(error) => outcome = outcome.and(Err(error)),
-        }
-    }
-    let ids = going.iter().map(|(dataset, _)| dataset.id());
-    let gone = outcome.and_then(|()| mounts.unmount_each(ids));
-    let outcome = gone.and_then(|gone| {
-        let outcome = end(live, mounts, &going);
-        // Others that hung on them, and those that are still there.
-        mounts.mount_again(&gone);
-        outcome
-    });
-    mounts.mount_snapshots_again(shown);
-    outcome?;
-    before.destroyed.extend(told.destroyed);
-    Ok(Destroyed { reclaimed: before.reclaimed + told.reclaimed, kept: told.kept, ..before })
-}
-
 /// The datasets that are to be destroyed, deepest first, and their snapshots.
-fn going(live: &Live, request: &Destroy) -> Result<Vec<(Arc<Dataset>, Going)>> {
+fn going(live: &Live, request: &Destroy) -> Result<Vec<Member>> {
     if !request.name.contains('/') {
         return Err(ApiError::usage("it is the pool's own dataset")
             .hint(format!("larder pool destroy {} destroys the whole pool", request.name)));
@@ -130,11 +123,33 @@ fn going(live: &Live, request: &Destroy) -> Result<Vec<(Arc<Dataset>, Going)>> {
         return Err(ApiError::new(ErrorKind::Busy, format!("it has snapshots: {named}{more}"))
             .hint(format!("larder fs destroy -r {} destroys them too", request.name)));
     }
-    Ok(going)
+    if request.clones { with_clones(live, going, &[]) } else { Ok(going) }
 }
 
 /// Destroys them. From the commit on the reaper goes on with it, after a crash as well.
-fn end(live: &Live, mounts: &mut Mounts, going: &[(Arc<Dataset>, Going)]) -> Result<()> {
+fn end(live: &Live, mounts: &mut Mounts, going: &[Member], measure: bool) -> Result<Destroyed> {
+    let told = told(live, going, measure)?;
+    snapshots::check_not_held(live, going.iter().map(|(_, own)| own))?;
+    let (mut shown, mut outcome) = (Vec::new(), Ok(()));
+    for (dataset, _) in going {
+        match mounts.unmount_snapshots_of(dataset.id()) {
+            Ok(mut more) => shown.append(&mut more),
+            Err(error) => outcome = outcome.and(Err(error)),
+        }
+    }
+    let ids = going.iter().map(|(dataset, _)| dataset.id());
+    let gone = outcome.and_then(|()| mounts.unmount_each(ids));
+    let outcome = gone.and_then(|gone| {
+        let outcome = end_unmounted(live, mounts, going);
+        // Others that hung on them, and those that are still there.
+        mounts.mount_again(&gone);
+        outcome
+    });
+    mounts.mount_snapshots_again(shown);
+    outcome.map(|()| told)
+}
+
+fn end_unmounted(live: &Live, mounts: &mut Mounts, going: &[Member]) -> Result<()> {
     snapshots::end(live, mounts, going.iter().map(|(_, own)| own))?;
     for (dataset, _) in going {
         live.pool.destroy_dataset(dataset.id())?;
@@ -143,8 +158,8 @@ fn end(live: &Live, mounts: &mut Mounts, going: &[(Arc<Dataset>, Going)]) -> Res
     Ok(())
 }
 
-fn told(live: &Live, going: &[(Arc<Dataset>, Going)], measure: bool) -> Result<Destroyed> {
-    let family: BTreeSet<_> = going.iter().map(|(dataset, _)| dataset.id()).collect();
+fn told(live: &Live, going: &[Member], measure: bool) -> Result<Destroyed> {
+    let family = ids(going);
     let mut told = Destroyed { destroyed: Vec::new(), reclaimed: 0, kept: Vec::new() };
     for (dataset, snapshots) in going {
         told.destroyed.extend(snapshots.full_names(live));
@@ -152,7 +167,7 @@ fn told(live: &Live, going: &[(Arc<Dataset>, Going)], measure: bool) -> Result<D
         told.reclaimed += dataset.usage().own;
         told.kept.extend(snapshots::kept_for_clones(live, snapshots, &family));
         if measure {
-            told.reclaimed += snapshots.space(live)?;
+            told.reclaimed += snapshots.space(live, &family)?;
         }
     }
     Ok(told)

@@ -4,7 +4,7 @@
 use super::super::Host;
 use super::super::live::Live;
 use super::super::mounts::{below, id_of, mountpoint};
-use super::family;
+use super::{family, source};
 use crate::api::fs::Get;
 use crate::api::name::check_snapshot;
 use crate::api::{ApiError, Item, ItemKind, Items, PropertyValue, Result, Source, properties};
@@ -211,11 +211,7 @@ impl Looking<'_> {
             return None;
         }
         let effective = pool.effective(id, name)?;
-        let source = match effective.source {
-            PropertySource::Local => Source::Local,
-            PropertySource::Default => Source::Default,
-            PropertySource::Inherited(id) => Source::Inherited(pool.full_name(id)),
-        };
+        let source = source(pool, effective.source);
         Some(PropertyValue { name: name.to_owned(), value: effective.value, source })
     }
 

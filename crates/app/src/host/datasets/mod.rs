@@ -28,9 +28,9 @@ pub use space::space;
 
 use super::live::Live;
 use super::mounts::{Mounts, Target, can_mount, target};
-use crate::api::{ApiError, Result};
+use crate::api::{ApiError, Result, Source};
 use larder_format::DatasetId;
-use larder_pool::Dataset;
+use larder_pool::{Dataset, Pool, PropertySource};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -56,6 +56,15 @@ fn family(live: &Live, top: DatasetId) -> Vec<Arc<Dataset>> {
         at += 1;
     }
     all
+}
+
+/// Where a value comes from, as people are told.
+fn source(pool: &Pool, from: PropertySource) -> Source {
+    match from {
+        PropertySource::Local => Source::Local,
+        PropertySource::Default => Source::Default,
+        PropertySource::Inherited(id) => Source::Inherited(pool.full_name(id)),
+    }
 }
 
 /// Outcome of mounting after a change that stands: the first failure.

@@ -3,13 +3,13 @@
 use super::super::Host;
 use super::super::live::Live;
 use super::super::policies::{format_of, policy_of, snapshots_of};
-use super::{family, found};
+use super::{family, found, source};
 use crate::api::name::pool_of;
 use crate::api::policy::{DatasetPolicy, PeriodPolicy, Policies, Ran, Run, Show};
 use crate::api::{Result, Source};
 use crate::policy::{Period, is_due};
 use larder_format::DatasetId;
-use larder_pool::{PropertySource, ROOT_DATASET};
+use larder_pool::ROOT_DATASET;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -58,11 +58,8 @@ fn one(live: &Live, dataset: DatasetId) -> DatasetPolicy {
     let (now, (_, snapshots)) = (pool.store().clock().now().secs, snapshots_of(pool, dataset));
     let policy = policy_of(pool, dataset);
     let of = |period: Period| {
-        let source = match pool.effective(dataset, period.property()).map(|effective| effective.source) {
-            Some(PropertySource::Local) => Source::Local,
-            Some(PropertySource::Inherited(from)) => Source::Inherited(pool.full_name(from)),
-            Some(PropertySource::Default) | None => Source::Default,
-        };
+        let effective = pool.effective(dataset, period.property());
+        let source = effective.map_or(Source::Default, |effective| source(pool, effective.source));
         let created: Vec<_> =
             snapshots.iter().filter(|one| one.periods.contains(&period)).map(|one| one.created).collect();
         let keep = policy.get(&period).copied();

@@ -3,12 +3,13 @@
 use super::super::Host;
 use super::super::error::NOTHING_CHANGED;
 use super::super::live::Live;
-use super::snapshots::{Going, check_not_held, kept, let_go};
+use super::snapshots::{Going, check_not_held, kept, let_go, names_one};
 use super::{found, hidden};
-use crate::api::name::{check_snapshot, pool_of};
+use crate::api::name::{MAX_NAME, check_snapshot, pool_of};
 use crate::api::snapshots::{Newer, Rollback, RolledBack};
 use crate::api::{ApiError, ErrorKind, Properties, Result};
 use crate::policy::Period;
+use larder_format::tables::SnapshotRecord;
 use larder_pool::PoolError;
 
 /// Has a dataset hold again what a snapshot holds; what is mounted of it is unmounted meanwhile, and so are its
@@ -42,6 +43,14 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
     if branch.is_none() {
         check_not_held(&live, [&newer]).map_err(|error| error.within(&doing))?;
     }
+    if let Some(error) = branch.as_deref().and_then(|branch| too_long(branch, &newer)) {
+        return Err(error.within(&doing));
+    }
+    if branch.is_none()
+        && let Some(error) = origin(&live, &newer, records.last())
+    {
+        return Err(error.within(&doing).of_pool(pool_of(full)));
+    }
     let mut roll = || {
         let shown = mounts.unmount_snapshots_of(dataset.id())?;
         let outcome = hidden(&live, &mut mounts, dataset.id(), |mounts| {
@@ -53,14 +62,12 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
                 None => live.pool.rollback(dataset.id(), name, request.newer == Newer::Drop),
             };
             rolled.map_err(|error| match error {
-                PoolError::Busy(text) if text.contains("is the origin of") => origin(&text, full),
-                // One that nobody is shown.
-                PoolError::Busy(_) if names.is_empty() => {
-                    ApiError::new(ErrorKind::Busy, "somebody compares a snapshot with it")
-                        .safe(NOTHING_CHANGED)
-                        .hint("try again when larder fs diff is over")
+                PoolError::Busy(text) if names.iter().any(|name| names_one(&text, name)) => {
+                    kept(&names, &text)
                 }
-                PoolError::Busy(text) => kept(&names, &text),
+                PoolError::Busy(text) => ApiError::new(ErrorKind::Busy, text)
+                    .safe(NOTHING_CHANGED)
+                    .hint("try again in a moment, or when larder fs diff is over"),
                 error => error.into(),
             })
         });
@@ -95,11 +102,32 @@ fn branch_of(live: &Live, full: &str) -> String {
     all.find(|name| live.pool.dataset_by_name(name).is_err()).unwrap_or(base)
 }
 
-/// A newer snapshot has clones.
-fn origin(text: &str, dataset: &str) -> ApiError {
-    ApiError::new(ErrorKind::Busy, text.to_owned()).safe(NOTHING_CHANGED).hint(format!(
-        "larder fs rollback without -r keeps what is newer in a dataset of its own; to do without, larder fs promote the clone or destroy it (larder fs list -o name,origin shows those of {dataset})"
-    ))
+/// The refusal to give a dataset this name, and these snapshots, if one is too long.
+fn too_long(branch: &str, newer: &Going) -> Option<ApiError> {
+    let longest = newer.records.iter().map(|record| record.name.len() + 1).max().unwrap_or(0);
+    (branch.len() + longest > MAX_NAME).then(|| {
+        ApiError::usage(format!("names of snapshots in '{branch}' would have more than {MAX_NAME} bytes"))
+            .safe(NOTHING_CHANGED)
+            .hint("larder fs rename gives the dataset a shorter name; --drop-newer destroys what is newer")
+    })
+}
+
+/// The refusal to go back on a line beside which a clone begins: at a newer snapshot, or a hidden one.
+fn origin(live: &Live, newer: &Going, to: Option<&SnapshotRecord>) -> Option<ApiError> {
+    let pool = &live.pool;
+    let hidden = pool.hidden_snapshots(newer.dataset).into_iter();
+    let hidden = hidden.filter(|one| to.is_some_and(|to| one.high > to.high));
+    let (one, clone) = newer.records.iter().cloned().chain(hidden).find_map(|one| {
+        let clone = pool.clones(&one).pop_first()?;
+        Some((one, clone))
+    })?;
+    let (dataset, clone) = (pool.full_name(newer.dataset), pool.full_name(clone));
+    let error =
+        ApiError::new(ErrorKind::Busy, format!("snapshot {dataset}@{} is the origin of {clone}", one.name));
+    Some(error.safe(NOTHING_CHANGED).hint(format!(
+        "larder fs rollback without -r keeps what is newer in a dataset of its own; to do without, larder fs promote \
+         {clone}, or destroy it"
+    )))
 }
 
 fn refusal(name: &str, newer: &[String]) -> ApiError {

@@ -38,11 +38,11 @@ impl Going {
         self.records.iter().map(|record| format!("{dataset}@{}", record.name)).collect()
     }
 
-    /// Bytes that come back with them.
-    pub fn space(&self, live: &Live) -> Result<u64> {
+    /// Bytes that come back with them, once these clones of theirs are gone.
+    pub fn space(&self, live: &Live, without: &BTreeSet<DatasetId>) -> Result<u64> {
         match self.records.as_slice() {
             [] => Ok(0),
-            _ => Ok(live.pool.snapshot_space(self.dataset, &self.names())?),
+            _ => Ok(live.pool.snapshot_space_without(self.dataset, &self.names(), without)?),
         }
     }
 }
@@ -100,13 +100,13 @@ pub fn destroy(host: &Host, request: &DestroySnapshots) -> Result<Destroyed> {
     let (dataset, _) = spans(&request.name)?;
     let (live, _) = host.dataset(dataset)?;
     if request.dry_run {
-        return told(&live, &asked(&live, request)?, request.measure);
+        return told(&live, &asked(&live, request)?, request.measure, &BTreeSet::new());
     }
     // Names and mounts change under this lock alone.
     let mut mounts = live.mounts.lock();
     let mut going = asked(&live, request)?;
     let held = if request.deferred { take_held(&live, &mut going)? } else { Vec::new() };
-    let told = told(&live, &going, request.measure)?;
+    let told = told(&live, &going, request.measure, &BTreeSet::new())?;
     let mut destroy = || {
         live.pool.set_deferred(&held, true)?;
         end(&live, &mut mounts, &going).or_else(|error| {
@@ -161,12 +161,13 @@ pub fn asked(live: &Live, request: &DestroySnapshots) -> Result<Vec<Going>> {
     Ok(going)
 }
 
-fn told(live: &Live, going: &[Going], measure: bool) -> Result<Destroyed> {
-    let space = |going: &Going| if measure { going.space(live) } else { Ok(0) };
+/// The reply for snapshots that go after these clones.
+pub fn told(live: &Live, going: &[Going], measure: bool, without: &BTreeSet<DatasetId>) -> Result<Destroyed> {
+    let space = |going: &Going| if measure { going.space(live, without) } else { Ok(0) };
     Ok(Destroyed {
         destroyed: going.iter().flat_map(|going| going.full_names(live)).collect(),
         reclaimed: going.iter().map(space).sum::<Result<_>>()?,
-        kept: going.iter().flat_map(|going| kept_for_clones(live, going, &BTreeSet::new())).collect(),
+        kept: going.iter().flat_map(|going| kept_for_clones(live, going, without)).collect(),
     })
 }
 
@@ -221,9 +222,14 @@ pub fn check_not_held<'a>(live: &Live, going: impl IntoIterator<Item = &'a Going
     Err(busy(&lines).hint(hint))
 }
 
+/// Whether the pool's reason is about the snapshot of this name.
+pub fn names_one(text: &str, name: &str) -> bool {
+    text.starts_with(&format!("snapshot {name} is "))
+}
+
 /// One of these is kept, and `text` says which.
 pub fn kept(names: &[String], text: &str) -> ApiError {
-    let one = names.iter().find(|name| text.starts_with(&format!("snapshot {name} is ")));
+    let one = names.iter().find(|name| names_one(text, name));
     let lines = one.map_or_else(|| names.iter().map(|name| line(name)).collect(), |name| vec![line(name)]);
     busy(&lines).hint("it is being read; try again when that is over")
 }

@@ -59,6 +59,20 @@ fn run(host: &Host, names: &[&str]) -> Ran {
     ran
 }
 
+/// Takes what is due, hour by hour.
+fn take_hourly(bed: &Bed, clock: &Moved, name: &str, hours: u64) {
+    for _ in 0..hours {
+        run(&bed.host, &[name]);
+        clock.pass(HOUR);
+    }
+}
+
+/// Texts of the events about policies.
+fn told(pool: &Pool) -> Vec<String> {
+    let events = pool.events(0).into_iter().filter(|(_, event)| event.class == "snapshot_policy");
+    events.map(|(_, event)| event.text).collect()
+}
+
 /// Snapshots of a dataset in the order in which they were taken.
 fn records(bed: &Bed, name: &str) -> Vec<SnapshotRecord> {
     let live = bed.host.pool("tank").unwrap();
@@ -126,17 +140,10 @@ fn more_than_new_ones_push_out_goes_by_itself_after_a_while_only() {
     let (bed, clock) = bed();
     let live = bed.tank(&["tank/a"]);
     bed.host.fs_set(set(&["tank/a"], &[("snapshots_hourly", "9")])).unwrap();
-    for _ in 0..5 {
-        run(&bed.host, &["tank/a"]);
-        clock.pass(HOUR);
-    }
+    take_hourly(&bed, &clock, "tank/a", 5);
     assert_eq!(names(&bed, "tank/a").len(), 5);
     bed.host.fs_set(set(&["tank/a"], &[("snapshots_hourly", "1")])).unwrap();
-    let text = || {
-        let events = live.pool.events(0).into_iter();
-        let texts = events.filter(|event| event.1.class == "snapshot_policy").map(|event| event.1.text);
-        texts.collect::<Vec<_>>()
-    };
+    let text = || told(&live.pool);
     let comes = |is_there: &dyn Fn() -> bool| {
         for _ in 0..400 {
             if is_there() {
@@ -155,10 +162,7 @@ fn more_than_new_ones_push_out_goes_by_itself_after_a_while_only() {
     comes(&|| names(&bed, "tank/a").len() == 1);
     // Asked for, it happens at once.
     bed.host.fs_set(set(&["tank/a"], &[("snapshots_hourly", "9")])).unwrap();
-    for _ in 0..5 {
-        run(&bed.host, &["tank/a"]);
-        clock.pass(HOUR);
-    }
+    take_hourly(&bed, &clock, "tank/a", 5);
     bed.host.fs_set(set(&["tank/a"], &[("snapshots_hourly", "2")])).unwrap();
     run(&bed.host, &["tank/a"]);
     assert_eq!(names(&bed, "tank/a").len(), 2);
@@ -315,8 +319,7 @@ fn a_failure_is_told_once_and_stops_nobody_else() {
     let hourly = hours(&bed, "tank/a");
     assert!((3..=4).contains(&hourly.len()), "{hourly:?}");
     assert!(names(&bed, &long).is_empty());
-    let events = live.pool.events(0).into_iter().filter(|(_, event)| event.class == "snapshot_policy");
-    let events: Vec<_> = events.map(|(_, event)| event.text).collect();
+    let events = told(&live.pool);
     // The pool's own maintainer tells it, too.
     assert!((1..=2).contains(&events.len()), "{events:?}");
     assert!(events[0].contains("their names would have more than 255 bytes"), "{events:?}");
