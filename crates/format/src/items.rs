@@ -63,7 +63,7 @@ pub const NAME_SALT_LEN: usize = 16;
 
 /// The key that a dataset's names are hashed with. Nobody who does not know it can make names of one hash, of which a
 /// directory holds [`MAX_COLLISIONS`].
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub struct NameKey([u8; 32]);
 
 impl NameKey {

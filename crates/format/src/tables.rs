@@ -52,7 +52,7 @@ pub enum Table {
     Holds = 15,
     /// Bookmarks: remains of snapshots, to send from. From here on reserved.
     Bookmarks = 16,
-    /// Streams that are being received.
+    /// Streams that are being received: the dataset that they go into first → [`ReceivingRecord`].
     Receiving = 17,
     /// Space and inodes used by users, groups and projects.
     Usage = 18,
@@ -121,7 +121,6 @@ impl Table {
         let unknown = |what| Corrupt::new(what, Reason::Feature);
         match table.ok_or(unknown("a table that is not known"))? {
             Self::Bookmarks => Err(unknown("bookmarks")),
-            Self::Receiving => Err(unknown("streams that are being received")),
             Self::Usage => Err(unknown("usage by users")),
             Self::Trash => Err(unknown("a trash")),
             Self::Keys => Err(unknown("keys of datasets")),
@@ -578,6 +577,148 @@ impl RemainsRecord {
         record.root.checked()?;
         ensure(record.floor < record.high && record.root.id < record.high, WHAT, Reason::Order)?;
         Ok(record)
+    }
+}
+
+layout! {
+    /// The fixed part of a [`ReceivingRecord`]; the snapshot's name follows.
+    #[derive(Copy)]
+    pub struct ReceivingHead[160] {
+        /// `high` of the snapshot that it begins as, of the dataset that the stream is for; 0 without.
+        base: BlockId = 0,
+        /// GUID of the snapshot that is received.
+        to: u64 = 8,
+        /// GUID of the snapshot that it begins as; 0 without.
+        from: u64 = 16,
+        /// When that snapshot was taken.
+        created: Timestamp = 24,
+        /// Set of `RECEIVING_RESUMABLE` and `RECEIVING_MADE`.
+        flags: u32 = 36,
+        /// Everything up to this key was received; the lowest key at first.
+        position: Key = 40,
+        /// 1 when something was.
+        begun: u8 = 57,
+        /// Bytes of name.
+        name_len: u16 = 58,
+        /// Bytes of the stream that were received.
+        bytes: u64 = 64,
+        /// Of the inode at `position`: stored bytes of extents that came, and that went.
+        stored_in: u64 = 72,
+        /// See `stored_in`.
+        stored_out: u64 = 80,
+        /// Of it: plain bytes of extents that came, and that went.
+        data_in: u64 = 88,
+        /// See `data_in`.
+        data_out: u64 = 96,
+        /// Random: what the sums below are made with.
+        seed: u64 = 104,
+        /// Names against links, directories, subdirectories, entries and orphans: each is 0 when they agree.
+        sums: [u8; 40] = 112,
+    }
+}
+
+/// Flag of a stream that is received: when it breaks off, the rest may come later.
+pub const RECEIVING_RESUMABLE: u32 = 1;
+/// Flag of a stream that is received: the dataset was made for it, and goes with what was received.
+pub const RECEIVING_MADE: u32 = 2;
+
+/// A stream on its way into a dataset of its own, until a snapshot is whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceivingRecord {
+    /// `high` of the snapshot that it begins as, of the dataset that the stream is for.
+    pub base: Option<BlockId>,
+    /// GUID of the snapshot that is received.
+    pub to: u64,
+    /// GUID of the snapshot that it begins as; 0 without.
+    pub from: u64,
+    /// When the snapshot was taken.
+    pub created: Timestamp,
+    /// When it breaks off, the rest may come later.
+    pub resumable: bool,
+    /// The dataset was made for it.
+    pub made: bool,
+    /// Everything up to this key was received.
+    pub position: Option<Key>,
+    /// Bytes of the stream that were received.
+    pub bytes: u64,
+    /// Of the inode at `position`: stored bytes of extents that came, and that went.
+    pub stored: (u64, u64),
+    /// Of it: plain bytes of extents that came, and that went.
+    pub data: (u64, u64),
+    /// Random: what `sums` are made with.
+    pub seed: u64,
+    /// Names against links, directories, subdirectories, entries and orphans: each is 0 when they agree.
+    pub sums: [u64; 5],
+    /// Name of the snapshot, within its dataset.
+    pub name: String,
+}
+
+impl ReceivingRecord {
+    /// The record's bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; ReceivingHead::SIZE];
+        let mut sums = [0; 40];
+        for (bytes, sum) in sums.chunks_exact_mut(8).zip(self.sums) {
+            bytes.copy_from_slice(&sum.to_le_bytes());
+        }
+        let flags = [(self.resumable, RECEIVING_RESUMABLE), (self.made, RECEIVING_MADE)];
+        ReceivingHead {
+            base: self.base.unwrap_or(BlockId::new(0)),
+            to: self.to,
+            from: self.from,
+            created: self.created,
+            flags: flags.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag)).sum(),
+            position: self.position.unwrap_or(Key::MIN),
+            begun: u8::from(self.position.is_some()),
+            name_len: self.name.len() as u16,
+            bytes: self.bytes,
+            stored_in: self.stored.0,
+            stored_out: self.stored.1,
+            data_in: self.data.0,
+            data_out: self.data.1,
+            seed: self.seed,
+            sums,
+        }
+        .put(&mut out);
+        out.extend_from_slice(self.name.as_bytes());
+        out
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// When it is not one.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
+        const WHAT: &str = "record of a stream that is received";
+        let head = ReceivingHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        let known = head.flags & !(RECEIVING_RESUMABLE | RECEIVING_MADE) == 0;
+        ensure(known, "flags of streams that are received", Reason::Feature)?;
+        let name = &bytes[ReceivingHead::SIZE..];
+        let fits = name.len() == usize::from(head.name_len) && !name.is_empty() && head.begun <= 1;
+        ensure(fits && head.created.nanos < 1_000_000_000, WHAT, Reason::Range)?;
+        ensure_countable(&[head.base.get(), head.bytes, head.stored_in, head.stored_out], WHAT)?;
+        ensure_countable(&[head.data_in, head.data_out], WHAT)?;
+        let name = std::str::from_utf8(name).map_err(|_| Corrupt::new(WHAT, Reason::Range))?;
+        ensure(!name.chars().any(|c| c.is_control() || c == '/'), WHAT, Reason::Range)?;
+        let mut sums = [0; 5];
+        for (sum, bytes) in sums.iter_mut().zip(head.sums.chunks_exact(8)) {
+            *sum = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
+        }
+        Ok(Self {
+            base: Some(head.base).filter(|base| *base > BlockId::new(0)),
+            to: head.to,
+            from: head.from,
+            created: head.created,
+            resumable: head.flags & RECEIVING_RESUMABLE != 0,
+            made: head.flags & RECEIVING_MADE != 0,
+            position: (head.begun != 0).then_some(head.position),
+            bytes: head.bytes,
+            stored: (head.stored_in, head.stored_out),
+            data: (head.data_in, head.data_out),
+            seed: head.seed,
+            sums,
+            name: name.to_owned(),
+        })
     }
 }
 

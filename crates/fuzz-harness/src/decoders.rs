@@ -26,7 +26,8 @@ use larder_format::segment::{
     encode_descriptor, stripe_header_len,
 };
 use larder_format::tables::{
-    BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, RemainsRecord, SnapshotRecord,
+    BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, ReceivingRecord, RemainsRecord,
+    SnapshotRecord,
 };
 use larder_format::{BLOCK_STEP, BlockId, CommitId, Incarnation, Place, SegmentId};
 use larder_fuse::{Operation, Request};
@@ -57,6 +58,7 @@ pub const ALL: &[Decoder] = &[
     decoder("snapshot_record", samples::snapshots, unsummed, snapshot_record),
     decoder("bad_slot_record", samples::bad_slots, unsummed, bad_slot_record),
     decoder("remains_record", samples::remains, unsummed, remains_record),
+    decoder("receiving_record", samples::receiving, unsummed, receiving_record),
     decoder("freeing_record", samples::freeings, unsummed, freeing_record),
     decoder("event_record", samples::events, unsummed, event_record),
     decoder("command_record", samples::commands, unsummed, command_record),
@@ -378,6 +380,12 @@ fn bad_slot_record(bytes: &[u8]) -> bool {
 fn remains_record(bytes: &[u8]) -> bool {
     let Ok(record) = RemainsRecord::decode(bytes) else { return false };
     let again = RemainsRecord::decode(&record.encode());
+    same(record, again)
+}
+
+fn receiving_record(bytes: &[u8]) -> bool {
+    let Ok(record) = ReceivingRecord::decode(bytes) else { return false };
+    let again = ReceivingRecord::decode(&record.encode());
     same(record, again)
 }
 

@@ -20,7 +20,8 @@ use larder_format::segment::{
     encode_descriptor, stripe_header_len,
 };
 use larder_format::tables::{
-    BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, RemainsRecord, SnapshotRecord,
+    BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, ReceivingRecord, RemainsRecord,
+    SnapshotRecord,
 };
 use larder_format::*;
 use larder_pool::codec::{self, Codec};
@@ -580,6 +581,26 @@ pub fn remains() -> Vec<Vec<u8>> {
         from: Key::new(7, 6, 131_072),
     };
     vec![record.encode()]
+}
+
+/// Streams on their way in.
+pub fn receiving() -> Vec<Vec<u8>> {
+    let record = |position, resumable| ReceivingRecord {
+        base: Some(BlockId::new(77)),
+        to: 12,
+        from: 11,
+        created: TIME,
+        resumable,
+        made: !resumable,
+        position,
+        bytes: 4096,
+        stored: (512, 0),
+        data: (4096, 8192),
+        seed: 5,
+        sums: [1, 2, 3, 4, u64::MAX],
+        name: "monday".into(),
+    };
+    vec![record(None, false).encode(), record(Some(Key::new(7, 1, 131_072)), true).encode()]
 }
 
 pub fn freeings() -> Vec<Vec<u8>> {

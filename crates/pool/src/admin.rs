@@ -71,12 +71,12 @@ impl Pool {
         self.children(parent).into_iter().find(|child| child.last_name() == name)
     }
 
-    /// The datasets directly inside of `parent`, by name.
+    /// The datasets directly inside of `parent` that people are shown, by name.
     pub fn children(&self, parent: DatasetId) -> Vec<Arc<Dataset>> {
         let mut children: Vec<_> = self
             .datasets()
             .into_iter()
-            .filter(|dataset| dataset.parent() == parent && dataset.id() != parent)
+            .filter(|one| one.parent() == parent && one.id() != parent && !one.is_staging())
             .collect();
         children.sort_by_key(|child| child.last_name());
         children
@@ -106,6 +106,17 @@ impl Pool {
         if self.child(parent.id(), last).is_some() {
             return Err(PoolError::Exists(name.to_owned()));
         }
+        self.add_child(&parent, last, properties, begin)
+    }
+
+    /// The same below a parent that has no child of this name, which is not checked.
+    pub(crate) fn add_child(
+        &self,
+        parent: &Dataset,
+        last: &str,
+        properties: BTreeMap<String, String>,
+        begin: impl FnOnce(DatasetRecord) -> DatasetRecord,
+    ) -> Result<Arc<Dataset>> {
         let mut datasets = self.datasets.write();
         let highest = datasets.keys().next_back().copied().unwrap_or(ROOT_DATASET);
         let record = begin(DatasetRecord {
@@ -130,7 +141,7 @@ impl Pool {
         let id = record.id;
         let mut properties = properties;
         properties.retain(|name, value| !(is_limit(name) && value == "0"));
-        self.open_account(&parent, id, &properties)?;
+        self.open_account(parent, id, &properties)?;
         self.shared.accounts.post(id, record.own() as i64);
         for (property, value) in &properties {
             self.store_property(id, property, value).inspect_err(|_| self.shared.accounts.close(id))?;

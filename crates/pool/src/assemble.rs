@@ -8,10 +8,11 @@ use crate::fence::Fence;
 use crate::intent_log::IntentLog;
 use crate::ledger::Damage;
 use crate::pool::Pool;
+use crate::receiving::{Received, Receiving};
 use crate::shared::Shared;
 use crate::snapshots::{Left, Snapshots};
 use larder_format::checksum::ChecksumKind;
-use larder_format::tables::SnapshotRecord;
+use larder_format::tables::{ReceivingRecord, SnapshotRecord};
 use larder_format::{Corrupt, DatasetId, Reason, Timestamp};
 use larder_sorted::tree::Tree;
 use larder_store::codec::Codec;
@@ -51,6 +52,7 @@ impl Pool {
             snapshots,
             attached,
             remains,
+            receiving,
             freeing,
             mut properties,
             ..
@@ -68,6 +70,7 @@ impl Pool {
             of.insert(id, Arc::new(Dataset::new(Arc::downgrade(&shared), record, local, settings)));
         }
         check_parents(&datasets)?;
+        let receiving = receiving_into(&datasets, receiving)?;
         let mut snapshots = snapshots_of(&datasets, snapshots)?;
         find_origins(&mut snapshots, &datasets)?;
         for (dataset, high, number, entry) in attached {
@@ -104,6 +107,7 @@ impl Pool {
             snapshots: Mutex::new(snapshots),
             measured: Default::default(),
             taking_moment: Mutex::new(()),
+            receiving: Mutex::new(receiving),
             destroying: Mutex::new(()),
             shared,
         });
@@ -173,6 +177,18 @@ fn find_origins(snapshots: &mut Snapshots, datasets: &Datasets) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Streams on their way in, each into a dataset that is there.
+fn receiving_into(datasets: &Datasets, records: BTreeMap<DatasetId, ReceivingRecord>) -> Result<Receiving> {
+    let of = |(id, record): (DatasetId, ReceivingRecord)| {
+        let is_staging = datasets.get(&id).is_some_and(|dataset| dataset.is_staging());
+        let entry = Received { record, used: Arc::default() };
+        is_staging
+            .then_some((id, entry))
+            .ok_or_else(|| Corrupt::new("record of a stream that is received", Reason::Identity).into())
+    };
+    records.into_iter().map(of).collect()
 }
 
 /// Snapshots as the tables hold them.

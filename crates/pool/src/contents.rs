@@ -5,8 +5,8 @@ use larder_format::index::PartDescriptor;
 use larder_format::run::RunDescriptor;
 use larder_format::segment::SegmentRecord;
 use larder_format::tables::{
-    DatasetRecord, FreeingRecord, HoldRecord, PIECE_MAX, PropertyRecord, RemainsRecord, SECRET_LEN,
-    SnapshotRecord, Table,
+    DatasetRecord, FreeingRecord, HoldRecord, PIECE_MAX, PropertyRecord, ReceivingRecord, RemainsRecord,
+    SECRET_LEN, SnapshotRecord, Table,
 };
 use larder_format::{BlockId, Corrupt, DatasetId, Reason};
 use larder_sorted::tree::Tree;
@@ -52,6 +52,8 @@ pub(crate) struct Contents {
     pub attached: Vec<(DatasetId, BlockId, u32, Entry)>,
     /// Trees without a name, of which what nothing else has is being freed.
     pub remains: Vec<RemainsRecord>,
+    /// Streams on their way in, by the dataset that they go into first.
+    pub receiving: BTreeMap<DatasetId, ReceivingRecord>,
     /// Queue of blocks to be freed.
     pub freeing: FreeingRecord,
     /// Properties by dataset; those of the pool under none.
@@ -98,6 +100,10 @@ impl Contents {
                             return Err(Corrupt::new("remains record", Reason::Identity));
                         }
                         contents.remains.push(record);
+                    }
+                    Table::Receiving => {
+                        let record = ReceivingRecord::decode(value)?;
+                        contents.receiving.insert(DatasetId::new(key.offset), record);
                     }
                     Table::Events | Table::Commands => contents.kept.push((table, key.offset, Vec::new())),
                     Table::Damage | Table::BadSlots => {

@@ -4,7 +4,7 @@ use crate::ledger::HEAD;
 use crate::op::Op;
 use crate::shared::Shared;
 use larder_format::checksum::ChecksumKind;
-use larder_format::items::{LAST_INODE, NameKey, valid_record_size};
+use larder_format::items::{LAST_INODE, NAME_SALT_LEN, NameKey, valid_record_size};
 use larder_format::node::Key;
 use larder_format::tables::{DatasetRecord, SnapshotRecord};
 use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, InodeId, Timestamp};
@@ -20,6 +20,9 @@ use std::sync::{Arc, Weak};
 
 /// The pool's root dataset.
 pub const ROOT_DATASET: DatasetId = DatasetId::new(1);
+
+/// Name of the dataset that streams for its parent go into first; people's names do not begin with a space.
+pub(crate) const STAGING: &str = " receiving";
 
 /// When reading updates a file's access time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +105,7 @@ pub struct Dataset {
     birth: u64,
     shared: Weak<Shared>,
     pub(crate) state: RwLock<State>,
-    names: NameKey,
+    names: RwLock<NameKey>,
     pub(crate) local: RwLock<BTreeMap<String, String>>,
     pub(crate) settings: RwLock<Settings>,
     stuck: AtomicBool,
@@ -126,7 +129,7 @@ impl Dataset {
             guid: record.guid,
             created: record.created,
             birth: record.birth,
-            names: NameKey::new(&record.name_salt),
+            names: RwLock::new(NameKey::new(&record.name_salt)),
             shared,
             state: RwLock::new(State {
                 tree: record.root.map_or_else(Tree::empty, Tree::open),
@@ -186,8 +189,21 @@ impl Dataset {
     }
 
     /// The key that the names in it are hashed with.
-    pub fn name_key(&self) -> &NameKey {
-        &self.names
+    pub fn name_key(&self) -> NameKey {
+        *self.names.read()
+    }
+    /// Its names are hashed with another salt from now on: it is empty, or what it holds is another dataset's.
+    pub(crate) fn set_name_salt(&self, state: &mut State, salt: [u8; NAME_SALT_LEN]) {
+        state.record.name_salt = salt;
+        *self.names.write() = NameKey::new(&salt);
+    }
+    /// The salt that the names in it are hashed with: who knows it can make names of one hash.
+    pub fn name_salt(&self) -> [u8; NAME_SALT_LEN] {
+        self.state.read().record.name_salt
+    }
+    /// Whether it is the one that streams for its parent go into first, which nobody is shown.
+    pub fn is_staging(&self) -> bool {
+        self.state.read().record.name == STAGING
     }
     /// Its id.
     pub fn id(&self) -> DatasetId {

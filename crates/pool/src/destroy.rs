@@ -46,6 +46,7 @@ impl Pool {
             let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
             self.check_destroyable(id)?;
             self.check_no_moment(id)?;
+            self.destroy_staging(id)?;
             while self.destroy_unneeded()? {}
             let heir = self.heir(id);
             if heir.is_some() || dataset.state.read().record.origin.is_some() {
@@ -85,7 +86,7 @@ impl Pool {
         let _op = self.enter()?;
         let _complete = self.destroying.lock();
         self.check_destroyable(id)?;
-        if self.snapshots.lock().of(id).next().is_some() {
+        if self.snapshots.lock().of(id).next().is_some() || self.has_staging(id) {
             return Ok(false);
         }
         self.destroy_within(dataset)
@@ -188,7 +189,10 @@ impl Pool {
                 }
             }
         }
-        Ok(self.destroy_momentary()? || self.destroy_unneeded()? || self.remains_step()?)
+        Ok(self.drop_broken_off()?
+            || self.destroy_momentary()?
+            || self.destroy_unneeded()?
+            || self.remains_step()?)
     }
 
     /// Takes up to `max` entries out of a dataset's tree; returns their number.

@@ -12,6 +12,7 @@ use crate::ledger::Damage;
 use crate::op::{Gate, Op};
 use crate::pins::Pins;
 use crate::rebuilt::Rebuilt;
+use crate::receiving::Receiving;
 use crate::resting::{AllResting, Resting};
 use crate::sealing::Sealing;
 use crate::shared::Shared;
@@ -99,6 +100,8 @@ pub struct Pool {
     pub(crate) snapshots: Mutex<Snapshots>,
     /// Measures of committed trees.
     pub(crate) measured: Mutex<Measured>,
+    /// Streams on their way in. Never held while another lock is taken.
+    pub(crate) receiving: Mutex<Receiving>,
     /// Held while a snapshot of a moment is taken, until somebody looks into it.
     pub(crate) taking_moment: Mutex<()>,
     /// Held while snapshots are out of the list that may come back to it, within an operation: whoever goes by the list
