@@ -331,6 +331,7 @@ fn record(plain: &[u8], codec: Codec) -> NewRecord {
         offset: 0,
         plain: plain.to_vec().into(),
         codec,
+        encoded: None,
         checksum,
         dedup: Dedup::Off,
         replaces: None,

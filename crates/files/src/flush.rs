@@ -492,6 +492,7 @@ impl Volume {
                 offset: built.offset,
                 plain,
                 codec: settings.codec,
+                encoded: None,
                 checksum: settings.checksum,
                 dedup: settings.dedup,
                 replaces,

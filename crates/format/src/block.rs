@@ -217,6 +217,13 @@ pub fn frame_sums_len(logical: u32) -> u32 {
     logical.div_ceil(FRAME) * FRAME_SUM
 }
 
+/// Bytes of the content of a record as it is stored, of a block of `stored` bytes and `logical` plain ones: without
+/// header, and without sums of frames.
+pub fn content_len(stored: u32, logical: u32) -> u32 {
+    let rest = stored.saturating_sub(BLOCK_OVERHEAD);
+    if rest == frame_sums_len(logical) + logical { logical } else { rest }
+}
+
 /// The sums of the frames of `content`, as they are stored.
 pub fn frame_sums(sums: &Sums, content: &[u8]) -> Vec<u8> {
     let mut stored = Vec::with_capacity(content.len().div_ceil(FRAME as usize) * FRAME_SUM as usize);

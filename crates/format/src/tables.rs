@@ -583,7 +583,7 @@ impl RemainsRecord {
 layout! {
     /// The fixed part of a [`ReceivingRecord`]; the snapshot's name follows.
     #[derive(Copy)]
-    pub struct ReceivingHead[160] {
+    pub struct ReceivingHead[176] {
         /// `high` of the snapshot that it begins as, of the dataset that the stream is for; 0 without.
         base: BlockId = 0,
         /// GUID of the snapshot that is received.
@@ -614,6 +614,12 @@ layout! {
         seed: u64 = 104,
         /// Names against links, directories, subdirectories, entries and orphans: each is 0 when they agree.
         sums: [u8; 40] = 112,
+        /// Of the extents that came, of the inode at `position`: all bits of their offsets.
+        offsets: u64 = 152,
+        /// Of them: plain bytes of the longest record.
+        longest: u32 = 160,
+        /// Of them: 1 when one begins inside of its record.
+        inner: u8 = 164,
     }
 }
 
@@ -649,6 +655,12 @@ pub struct ReceivingRecord {
     pub seed: u64,
     /// Names against links, directories, subdirectories, entries and orphans: each is 0 when they agree.
     pub sums: [u64; 5],
+    /// Of the extents that came, of the inode at `position`: all bits of their offsets.
+    pub offsets: u64,
+    /// Of them: plain bytes of the longest record.
+    pub longest: u32,
+    /// Of them: whether one begins inside of its record.
+    pub inner: bool,
     /// Name of the snapshot, within its dataset.
     pub name: String,
 }
@@ -678,6 +690,9 @@ impl ReceivingRecord {
             data_out: self.data.1,
             seed: self.seed,
             sums,
+            offsets: self.offsets,
+            longest: self.longest,
+            inner: u8::from(self.inner),
         }
         .put(&mut out);
         out.extend_from_slice(self.name.as_bytes());
@@ -694,7 +709,10 @@ impl ReceivingRecord {
         let known = head.flags & !(RECEIVING_RESUMABLE | RECEIVING_MADE) == 0;
         ensure(known, "flags of streams that are received", Reason::Feature)?;
         let name = &bytes[ReceivingHead::SIZE..];
-        let fits = name.len() == usize::from(head.name_len) && !name.is_empty() && head.begun <= 1;
+        let fits = name.len() == usize::from(head.name_len)
+            && !name.is_empty()
+            && head.begun <= 1
+            && head.inner <= 1;
         ensure(fits && head.created.nanos < 1_000_000_000, WHAT, Reason::Range)?;
         ensure_countable(&[head.base.get(), head.bytes, head.stored_in, head.stored_out], WHAT)?;
         ensure_countable(&[head.data_in, head.data_out], WHAT)?;
@@ -717,6 +735,9 @@ impl ReceivingRecord {
             data: (head.data_in, head.data_out),
             seed: head.seed,
             sums,
+            offsets: head.offsets,
+            longest: head.longest,
+            inner: head.inner != 0,
             name: name.to_owned(),
         })
     }

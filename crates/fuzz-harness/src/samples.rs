@@ -598,6 +598,9 @@ pub fn receiving() -> Vec<Vec<u8>> {
         data: (4096, 8192),
         seed: 5,
         sums: [1, 2, 3, 4, u64::MAX],
+        offsets: 131_072,
+        longest: 4096,
+        inner: resumable,
         name: "monday".into(),
     };
     vec![record(None, false).encode(), record(Some(Key::new(7, 1, 131_072)), true).encode()]

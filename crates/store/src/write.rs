@@ -49,6 +49,8 @@ pub struct NewRecord {
     pub plain: Record,
     /// Codec to encode it with.
     pub codec: Codec,
+    /// Its content as some codec made it, which is stored as it is.
+    pub encoded: Option<(block::CodecKind, Bytes)>,
     /// Checksum to use.
     pub checksum: ChecksumKind,
     /// Whether it is stored when its content is there already.
@@ -107,6 +109,11 @@ pub fn draft(sums: &Sums, mut info: BlockInfo, codec: Codec, plain: Bytes) -> Dr
         Some(payload) => (codec.kind(), payload.into()),
         None => (block::CodecKind::Off, plain),
     };
+    draft_of(sums, info, kind, payload)
+}
+
+/// Says what became of a content of `info.logical` bytes that some codec made this of.
+fn draft_of(sums: &Sums, mut info: BlockInfo, kind: block::CodecKind, payload: Bytes) -> Draft {
     info.codec = kind;
     info.framed = info.kind == BlockKind::Record
         && kind == block::CodecKind::Off
@@ -346,7 +353,13 @@ impl Store {
             offset: record.offset,
             key_kind: 0,
         };
-        draft(&self.sums, info, record.codec, record.plain.clone())
+        match &record.encoded {
+            Some((kind, payload)) => {
+                let info = BlockInfo { logical: record.plain.len() as u32, ..info };
+                draft_of(&self.sums, info, *kind, payload.clone())
+            }
+            None => draft(&self.sums, info, record.codec, record.plain.clone()),
+        }
     }
 
     /// Stores records, whatever is there already; of each record its draft and its fingerprint, where they are

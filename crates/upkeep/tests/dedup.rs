@@ -32,6 +32,7 @@ fn put(pool: &Pool, name: &str, inode: u64, contents: impl Iterator<Item = u64>)
         offset: 0,
         plain: content(content_of, 1, LEN).into(),
         codec: settings.codec,
+        encoded: None,
         checksum: ChecksumKind::Fast,
         dedup: settings.dedup,
         replaces: None,

@@ -524,6 +524,7 @@ fn a_full_pool_with_a_full_log_imports_and_commits() {
                     offset: 0,
                     plain: plain.into(),
                     codec: larder_pool::codec::Codec::Off,
+                    encoded: None,
                     checksum: larder_format::checksum::ChecksumKind::Fast,
                     dedup: Dedup::Off,
                     replaces: None,

@@ -32,6 +32,7 @@ fn store(pool: &Pool, contents: &[Vec<u8>], codec: Codec, checksum: ChecksumKind
         offset: 0,
         plain: plain.clone().into(),
         codec,
+        encoded: None,
         checksum,
         dedup: Dedup::Off,
         replaces: None,

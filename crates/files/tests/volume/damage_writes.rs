@@ -65,6 +65,7 @@ impl Greedy {
             offset: i,
             plain: content(i, 1).into(),
             codec: Codec::Off,
+            encoded: None,
             checksum: ChecksumKind::Fast,
             dedup: Dedup::Off,
             replaces: None,

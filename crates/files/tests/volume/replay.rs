@@ -134,6 +134,7 @@ fn an_import_that_finds_no_room_says_so_and_the_next_one_goes_on() {
                     offset: 0,
                     plain: noise(&entropy, 32 * KIB).into(),
                     codec: Codec::Off,
+                    encoded: None,
                     checksum: ChecksumKind::Fast,
                     dedup: Dedup::Off,
                     replaces: None,

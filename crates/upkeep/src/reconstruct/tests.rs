@@ -25,6 +25,7 @@ fn store(pool: &Pool, first: u64, sizes: impl Iterator<Item = usize>) {
         offset: 0,
         plain: (0..len).map(|at| ((at * (i + 3)) >> 3) as u8).collect::<Vec<_>>().into(),
         codec: larder_store::codec::Codec::Off,
+        encoded: None,
         checksum: ChecksumKind::Fast,
         dedup: larder_pool::Dedup::Off,
         replaces: None,

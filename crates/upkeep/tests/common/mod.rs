@@ -196,6 +196,7 @@ pub fn try_put(pool: &Pool, dataset: &Dataset, files: &[(u64, u64, usize)]) -> R
         offset: 0,
         plain: content(inode, version, len).into(),
         codec: codec_of(inode),
+        encoded: None,
         checksum: ChecksumKind::Fast,
         dedup: dataset.settings().dedup,
         replaces: None,

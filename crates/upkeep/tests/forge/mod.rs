@@ -26,6 +26,7 @@ pub fn store(pool: &Pool, files: Vec<Vec<u8>>) -> Vec<BlockPtr> {
         offset: 0,
         plain: plain.into(),
         codec: Codec::Off,
+        encoded: None,
         checksum: ChecksumKind::Fast,
         dedup: Dedup::Off,
         replaces: None,

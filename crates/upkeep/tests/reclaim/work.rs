@@ -257,6 +257,7 @@ impl Bed {
             offset,
             plain: content(letters[i], len).into(),
             codec: if (first + i).is_multiple_of(4) { Codec::Lz4 } else { Codec::Off },
+            encoded: None,
             checksum: ChecksumKind::Fast,
             dedup,
             replaces: None,

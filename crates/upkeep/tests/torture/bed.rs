@@ -351,6 +351,7 @@ pub fn apply(pool: &Pool, change: &Change, log: bool) -> Result<(), PoolError> {
         offset: 0,
         plain: bytes_of(inode, version, len).into(),
         codec: if version % 3 == 0 { Codec::Off } else { Codec::Lz4 },
+        encoded: None,
         checksum: ChecksumKind::Fast,
         dedup: if inode >= TWINS { dedup } else { Dedup::Off },
         replaces: None,

@@ -1,0 +1,13 @@
+#![doc = include_str!("../STREAM.md")]
+
+mod agreement;
+mod error;
+mod receive;
+mod send;
+mod token;
+pub mod wire;
+
+pub use error::{StreamError, Wrong};
+pub use receive::{Progress, Receive};
+pub use send::{Send, Sent};
+pub use token::Token;

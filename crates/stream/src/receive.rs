@@ -1,0 +1,694 @@
+//! Receiving a snapshot: chunk by chunk into the staging dataset, each in one operation.
+//!
+//! Nothing that came is believed. Keys ascend; values decode, and say what can be; records decode to the length that
+//! they say, and are summed anew; extents do not overlap; names hash to their keys; and at the end names and inodes
+//! agree with each other ([`crate::agreement`]). Numbers that this pool counts (stored bytes of files) are counted here.
+//! Until all of that is so nobody sees any of it.
+
+use crate::agreement::{Agreement, Change};
+use crate::error::{StreamError, Wrong};
+use crate::wire::{BEGIN_RESUMED, Begin, Cover, Decoder, End, Frame, Item, Place, Stored};
+use larder_format::items::{
+    ENTRY, EXTENT, Entry, Extent, FileKind, INODE, Inode, LAST_INODE, MAX_COLLISIONS, MAX_INODE, MAX_TARGET,
+    NameKey, ORPHAN, ROOT_INODE, SYMLINK, XATTR, XATTR_PIECE, Xattr,
+};
+use larder_format::node::Key;
+use larder_format::tables::ReceivingRecord;
+use larder_format::{BlockPtr, InodeId};
+use larder_pool::{Dataset, Incoming, Look, NewRecord, Pool, PoolError, SnapshotView, Update, codec};
+use std::collections::HashMap;
+use std::io::Read;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// How far a receive is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Bytes of the stream, in all.
+    pub stream: u64,
+    /// As its end will say.
+    pub received: End,
+}
+
+/// A snapshot on its way in.
+pub struct Receive {
+    pool: Arc<Pool>,
+    incoming: Incoming,
+    base: Option<SnapshotView>,
+    names: NameKey,
+    state: ReceivingRecord,
+    /// The extent that came last, if it is the last entry up to `position`: its inode, and where it ends.
+    last_extent: Option<(u64, u64)>,
+    /// Inode ids are below this one.
+    next_inode: u64,
+    received: End,
+}
+
+/// An item whose record is stored.
+enum Ready {
+    Remove(Key),
+    Put(Key, bytes::Bytes),
+    Extent(Key, Extent, Source),
+}
+
+/// Where an extent's record came from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    New,
+    Shared,
+    /// It was there under this very key.
+    Kept,
+}
+
+impl Receive {
+    /// Begins, or goes on, with what `begin` says.
+    ///
+    /// # Errors
+    /// When the stream does not go on where what was received ends.
+    pub fn new(pool: &Arc<Pool>, incoming: Incoming, begin: &Begin) -> Result<Self, StreamError> {
+        let gone = || PoolError::NotFound("the stream that is received".into());
+        let state = incoming.record().ok_or_else(gone)?;
+        let resumes = begin.flags & BEGIN_RESUMED != 0;
+        let is_next = state.position == resumes.then_some(begin.position);
+        if (state.to, state.from) != (begin.to, begin.from) || !is_next {
+            return Err(StreamError::Bad { at: 0, wrong: Wrong::Order });
+        }
+        let missing = || PoolError::NotFound("the snapshot that the stream builds upon".into());
+        let base = state.base.map(|high| pool.snapshot_view_of(incoming.target(), high).ok_or_else(missing));
+        let base = base.transpose()?;
+        let names = incoming.staging().name_key();
+        let next_inode = begin.next_inode.clamp(2, LAST_INODE + 1);
+        let mut receive = Self {
+            pool: Arc::clone(pool),
+            incoming,
+            base,
+            names,
+            state,
+            last_extent: None,
+            next_inode,
+            received: End::default(),
+        };
+        receive.last_extent = receive.extent_at_position()?;
+        Ok(receive)
+    }
+
+    /// The stream is where what was received before ends: the last entry, if it is an extent.
+    fn extent_at_position(&self) -> Result<Option<(u64, u64)>, StreamError> {
+        let Some(key) = self.state.position.filter(|key| key.kind == EXTENT) else { return Ok(None) };
+        let value = self.incoming.staging().view()?.get(&key)?;
+        let extent = value.map(|value| Extent::decode(&value)).transpose().map_err(PoolError::from)?;
+        Ok(extent.map(|extent| (key.object, key.offset + u64::from(extent.len))))
+    }
+
+    /// Receives up to the end of the snapshot; `tell` is shown how far it is, and stops it by false.
+    ///
+    /// # Errors
+    /// When the stream is bad, or ends early, or the pool refuses. What came before stays.
+    pub fn run<R: Read>(
+        &mut self,
+        stream: &mut Decoder<R>,
+        tell: &mut dyn FnMut(Progress) -> bool,
+    ) -> Result<(), StreamError> {
+        loop {
+            let begins_at = stream.at();
+            let frame = stream.next()?;
+            let refuse = |wrong| StreamError::Bad { at: begins_at, wrong };
+            match frame {
+                Frame::Chunk(items) => {
+                    let bytes = stream.at() - begins_at;
+                    self.chunk(items, bytes, &refuse)?;
+                }
+                Frame::End(end) => {
+                    if end != self.received {
+                        return Err(refuse(Wrong::Order));
+                    }
+                    return self.end(&refuse);
+                }
+                _ => return Err(refuse(Wrong::Order)),
+            }
+            if !tell(Progress { stream: stream.at(), received: self.received }) {
+                return Err(StreamError::Short(stream.at()));
+            }
+        }
+    }
+
+    /// It is whole, and may be taken over.
+    pub fn into_incoming(self) -> Incoming {
+        self.incoming
+    }
+
+    fn chunk(
+        &mut self,
+        items: Vec<Item>,
+        bytes: u64,
+        refuse: &impl Fn(Wrong) -> StreamError,
+    ) -> Result<(), StreamError> {
+        let in_order = self.state.position.is_none_or(|position| items[0].key() > position);
+        if !in_order {
+            return Err(refuse(Wrong::Order));
+        }
+        for item in &items {
+            self.check(item).map_err(refuse)?;
+        }
+        let records = self.records(&items, refuse)?;
+        let staging = Arc::clone(self.incoming.staging());
+        let plain: u64 = records.iter().map(|record| record.plain.len() as u64).sum();
+        let stored: u64 = items
+            .iter()
+            .map(|item| match item {
+                Item::Data(_, _, stored) => stored.payload.len() as u64 + 256,
+                Item::Same(_, cover, _) => u64::from(cover.logical),
+                Item::Put(_, value) => value.len() as u64 + 64,
+                Item::Remove(_) => 0,
+            })
+            .sum();
+        let pool = Arc::clone(&self.pool);
+        pool.check_room(&staging, plain.max(stored), || false)?;
+        pool.make_changes_fit()?;
+        pool.claim(staging.id(), stored)?;
+        let applied = self.apply(&staging, items, records, bytes, refuse);
+        pool.adjust_claim(staging.id(), stored, 0);
+        applied
+    }
+
+    /// Stores the records of a chunk and changes the tree.
+    fn apply(
+        &mut self,
+        staging: &Dataset,
+        items: Vec<Item>,
+        records: Vec<NewRecord>,
+        bytes: u64,
+        refuse: &impl Fn(Wrong) -> StreamError,
+    ) -> Result<(), StreamError> {
+        let pool = Arc::clone(&self.pool);
+        let op = pool.enter()?;
+        let pointers = if records.is_empty() { Vec::new() } else { pool.store_records(&op, records)? };
+        let stored = pointers.clone();
+        let mut state = self.state.clone();
+        let mut agreement = Agreement::new(state.seed, state.sums);
+        let mut open = Open::of(&state);
+        let (mut received, mut last_extent) = (self.received, self.last_extent);
+        // Errors that come before the first change, after which none may.
+        let applied = staging.update::<_, StreamError>(&op, |tree| {
+            let old = self.old_values(tree, &items)?;
+            let ready = self.resolve(tree, &items, pointers)?.map_err(refuse)?;
+            last_extent = self.check_extents(tree, &ready, &old)?.map_err(refuse)?;
+            let plan = Plan::of(tree, ready, old, &mut open, &mut agreement)?.map_err(refuse)?;
+            plan.apply(tree)?;
+            tree.note_inode(InodeId::new(self.next_inode.saturating_sub(1)));
+            Ok(())
+        });
+        if let Err(error) = applied {
+            // Nothing names them.
+            staging.update::<_, PoolError>(&op, |tree| {
+                for ptr in stored {
+                    tree.link_block(ptr, 0);
+                    tree.drop_block(ptr, 0);
+                }
+                Ok(())
+            })?;
+            return Err(error);
+        }
+        received.items += items.len() as u64;
+        for item in &items {
+            if let Item::Data(_, _, stored) = item {
+                received.records += 1;
+                received.bytes += stored.payload.len() as u64;
+            }
+        }
+        open.put(&mut state);
+        state.position = items.last().map(Item::key);
+        state.bytes += bytes;
+        state.sums = agreement.sums;
+        self.incoming.note(&op, state.clone())?;
+        (self.state, self.received, self.last_extent) = (state, received, last_extent);
+        Ok(())
+    }
+
+    /// Checks what an item says by itself.
+    fn check(&self, item: &Item) -> Result<(), Wrong> {
+        let key = item.key();
+        let is_inode = |id: u64| (1..=MAX_INODE).contains(&id) && id < self.next_inode;
+        let value = match item {
+            Item::Put(_, value) => value,
+            // Of what is not there nothing goes: that is seen later.
+            Item::Remove(_) | Item::Data(..) | Item::Same(..) => {
+                return if is_inode(key.object) || key.kind == ORPHAN { Ok(()) } else { Err(Wrong::Range) };
+            }
+        };
+        let fits = match key.kind {
+            ORPHAN => key.object == 0 && is_inode(key.offset) && value.is_empty(),
+            _ if !is_inode(key.object) => false,
+            INODE => {
+                let inode = Inode::decode(value)?;
+                let is_dir = inode.kind == FileKind::Directory;
+                let root = InodeId::new(key.object) == ROOT_INODE;
+                key.offset == 0 && is_inode(inode.parent.get().max(1)) && (is_dir || !root)
+            }
+            ENTRY => {
+                let entry = Entry::decode(value)?;
+                self.is_cookie(key.offset, entry.name) && is_inode(entry.inode.get())
+            }
+            XATTR => self.is_cookie(key.offset, Xattr::decode(value)?.name),
+            XATTR_PIECE => !value.is_empty(),
+            SYMLINK => key.offset == 0 && (1..=MAX_TARGET).contains(&value.len()) && !value.contains(&0),
+            _ => return Err(Wrong::Feature),
+        };
+        if fits { Ok(()) } else { Err(Wrong::Range) }
+    }
+
+    fn is_cookie(&self, at: u64, name: &[u8]) -> bool {
+        let first = self.names.cookie(name);
+        (first..first.saturating_add(MAX_COLLISIONS)).contains(&at)
+    }
+
+    /// The records of a chunk, decoded.
+    fn records(
+        &self,
+        items: &[Item],
+        refuse: &impl Fn(Wrong) -> StreamError,
+    ) -> Result<Vec<NewRecord>, StreamError> {
+        let data: Vec<(Key, Cover, &Stored)> = items
+            .iter()
+            .filter_map(|item| match item {
+                Item::Data(key, cover, stored) => Some((*key, *cover, stored)),
+                _ => None,
+            })
+            .collect();
+        let room = self.pool.store().max_record();
+        if let Some((_, cover, _)) = data.iter().find(|(_, cover, _)| cover.logical > room) {
+            return Err(StreamError::RecordTooLong { found: cover.logical, room });
+        }
+        let decode = |i: usize| {
+            let (_, cover, stored) = &data[i];
+            match stored.codec {
+                larder_format::block::CodecKind::Off => Ok(stored.payload.clone()),
+                kind => codec::decompress(kind, &stored.payload, cover.logical as usize).map(Into::into),
+            }
+        };
+        let plain = self.pool.store().world.workers.map(data.len(), decode);
+        let settings = self.incoming.staging().settings();
+        let record = |((key, _, stored), plain): (&(Key, Cover, &Stored), Result<_, _>)| {
+            Ok(NewRecord {
+                dataset: self.incoming.staging().id(),
+                inode: key.object,
+                offset: key.offset,
+                plain: plain.map_err(|_: larder_format::Corrupt| refuse(Wrong::Record))?,
+                codec: settings.codec,
+                encoded: Some((stored.codec, stored.payload.clone())),
+                checksum: settings.checksum,
+                dedup: settings.dedup,
+                replaces: None,
+            })
+        };
+        data.iter().zip(plain).map(record).collect()
+    }
+
+    /// The values under the keys of a chunk; reads all nodes that the changes need.
+    fn old_values(&self, tree: &Update<'_>, items: &[Item]) -> Result<Vec<Option<Vec<u8>>>, StreamError> {
+        items.iter().map(|item| Ok(tree.get(&item.key())?)).collect()
+    }
+
+    /// Gives each extent its record.
+    fn resolve(
+        &self,
+        tree: &Update<'_>,
+        items: &[Item],
+        pointers: Vec<BlockPtr>,
+    ) -> Result<Result<Vec<Ready>, Wrong>, StreamError> {
+        let mut pointers = pointers.into_iter();
+        let mut here: HashMap<Key, (BlockPtr, u32)> = HashMap::new();
+        let mut ready = Vec::with_capacity(items.len());
+        for item in items {
+            ready.push(match item {
+                Item::Remove(key) => Ready::Remove(*key),
+                Item::Put(key, value) => Ready::Put(*key, value.clone()),
+                Item::Data(key, cover, _) => {
+                    let ptr = pointers.next().expect("each record has a pointer");
+                    here.insert(*key, (ptr, cover.logical));
+                    Ready::Extent(*key, extent(ptr, cover), Source::New)
+                }
+                Item::Same(key, cover, place) => {
+                    let at = Key::new(place.object, EXTENT, place.offset);
+                    let found = match here.get(&at) {
+                        Some(found) if place.snapshot == self.state.to => Some(*found),
+                        _ => self.look(tree, key, place, &at)?,
+                    };
+                    let Some((ptr, logical)) = found else { return Ok(Err(Wrong::Reference)) };
+                    if logical != cover.logical {
+                        return Ok(Err(Wrong::Reference));
+                    }
+                    here.insert(*key, (ptr, logical));
+                    let is_kept = at == *key && place.snapshot == self.state.from;
+                    let source = if is_kept { Source::Kept } else { Source::Shared };
+                    Ready::Extent(*key, extent(ptr, cover), source)
+                }
+            });
+        }
+        Ok(Ok(ready))
+    }
+
+    /// The record of an extent of the snapshot at hand, as far as it came, or of the one that it builds upon.
+    fn look(
+        &self,
+        tree: &Update<'_>,
+        key: &Key,
+        place: &Place,
+        at: &Key,
+    ) -> Result<Option<(BlockPtr, u32)>, StreamError> {
+        let value = if place.snapshot == self.state.to && at < key {
+            tree.get(at)?
+        } else if place.snapshot == self.state.from
+            && let Some(base) = &self.base
+        {
+            base.get(at)?
+        } else {
+            None
+        };
+        let extent = value.map(|value| Extent::decode(&value)).transpose().map_err(PoolError::from)?;
+        Ok(extent.map(|extent| (extent.ptr, extent.logical)))
+    }
+
+    /// Refuses extents that overlap each other, or what stays. Gives the last extent, if nothing is behind it.
+    fn check_extents(
+        &self,
+        tree: &Update<'_>,
+        ready: &[Ready],
+        old: &[Option<Vec<u8>>],
+    ) -> Result<Result<Option<(u64, u64)>, Wrong>, StreamError> {
+        let mut last = self.last_extent;
+        let mut from = self.state.position;
+        for (one, old) in ready.iter().zip(old) {
+            let key = match one {
+                Ready::Remove(key) | Ready::Put(key, _) | Ready::Extent(key, ..) => *key,
+            };
+            if matches!(one, Ready::Remove(_)) && old.is_none() {
+                return Ok(Err(Wrong::Reference));
+            }
+            // What stays between the item before and this one.
+            if self.base.is_some() {
+                last = match self.between(tree, from, &key, last)? {
+                    Ok(last) => last,
+                    Err(wrong) => return Ok(Err(wrong)),
+                };
+            }
+            if let Ready::Extent(key, extent, _) = one {
+                if last.is_some_and(|(object, end)| object == key.object && end > key.offset) {
+                    return Ok(Err(Wrong::Disagreement));
+                }
+                last = Some((key.object, key.offset + u64::from(extent.len)));
+            }
+            from = Some(key);
+        }
+        Ok(Ok(last))
+    }
+
+    /// Checks the extents that stay between two keys against the one before them: the first alone can overlap it. Gives
+    /// the last of them.
+    fn between(
+        &self,
+        tree: &Update<'_>,
+        from: Option<Key>,
+        to: &Key,
+        last: Option<(u64, u64)>,
+    ) -> Result<Result<Option<(u64, u64)>, Wrong>, StreamError> {
+        let end = |key: &Key, value: &[u8]| -> Result<u64, StreamError> {
+            let extent = Extent::decode(value).map_err(PoolError::from)?;
+            Ok(key.offset + u64::from(extent.len))
+        };
+        if let (Some(from), Some((object, until))) = (from, last) {
+            let mut first = None;
+            let after = std::ops::Bound::Excluded(from);
+            tree.scan_within((after, std::ops::Bound::Excluded(*to)), &mut |key, _| {
+                first = Some(*key);
+                ControlFlow::Break(())
+            })?;
+            let overlaps = |key: Key| key.kind == EXTENT && key.object == object && key.offset < until;
+            if first.is_some_and(overlaps) {
+                return Ok(Err(Wrong::Disagreement));
+            }
+        }
+        if to.kind != EXTENT {
+            return Ok(Ok(None));
+        }
+        let Some(before) = to.offset.checked_sub(1) else { return Ok(Ok(None)) };
+        let before = tree.last_before(&Key { offset: before, ..*to })?;
+        let stays =
+            |key: &Key| key.kind == EXTENT && key.object == to.object && from.is_none_or(|from| *key > from);
+        match before {
+            Some((key, value)) if stays(&key) => Ok(Ok(Some((key.object, end(&key, &value)?)))),
+            _ => Ok(Ok(last)),
+        }
+    }
+
+    /// The last inode may have no item of its own.
+    fn close_last(
+        &mut self,
+        staging: &Dataset,
+        refuse: &impl Fn(Wrong) -> StreamError,
+    ) -> Result<(), StreamError> {
+        let mut open = Open::of(&self.state);
+        if !open.is_changed() {
+            return Ok(());
+        }
+        self.pool.make_changes_fit()?;
+        let op = self.pool.enter()?;
+        staging.update::<_, StreamError>(&op, |tree| {
+            let change = adjusted(tree, &mut open)?.map_err(refuse)?;
+            Ok(Plan { changes: vec![change] }.apply(tree)?)
+        })?;
+        open.put(&mut self.state);
+        Ok(self.incoming.note(&op, self.state.clone())?)
+    }
+
+    /// All has arrived: does it agree with itself?
+    fn end(&mut self, refuse: &impl Fn(Wrong) -> StreamError) -> Result<(), StreamError> {
+        let staging = Arc::clone(self.incoming.staging());
+        self.close_last(&staging, refuse)?;
+        if !Agreement::new(self.state.seed, self.state.sums).holds() {
+            return Err(refuse(Wrong::Disagreement));
+        }
+        let view = staging.view()?;
+        if let (Some((object, until)), Some(from)) = (self.last_extent, self.state.position) {
+            let mut first = None;
+            view.scan_within(
+                (std::ops::Bound::Excluded(from), std::ops::Bound::Unbounded),
+                &mut |key, _| {
+                    first = Some(*key);
+                    ControlFlow::Break(())
+                },
+            )?;
+            let overlaps = |key: Key| key.kind == EXTENT && key.object == object && key.offset < until;
+            if first.is_some_and(overlaps) {
+                return Err(refuse(Wrong::Disagreement));
+            }
+        }
+        let mut is_empty = true;
+        view.scan(&Key::MIN, &mut |_, _| {
+            is_empty = false;
+            ControlFlow::Break(())
+        })?;
+        let root = view.get(&Key::new(ROOT_INODE.get(), INODE, 0))?;
+        if !is_empty && root.is_none() {
+            return Err(refuse(Wrong::Disagreement));
+        }
+        Ok(())
+    }
+}
+
+fn extent(ptr: BlockPtr, cover: &Cover) -> Extent {
+    Extent { ptr, len: cover.len, block_offset: cover.block_offset, logical: cover.logical }
+}
+
+/// An inode whose extents change, and its own item did not come yet.
+struct Open {
+    object: u64,
+    stored: (u64, u64),
+    data: (u64, u64),
+    /// Of the extents that came: all bits of their offsets, the longest record, and whether one begins inside of it.
+    offsets: u64,
+    longest: u32,
+    inner: bool,
+}
+
+impl Open {
+    fn of(state: &ReceivingRecord) -> Self {
+        let object = state.position.map_or(0, |key| key.object);
+        let ReceivingRecord { stored, data, offsets, longest, inner, .. } = *state;
+        Self { object, stored, data, offsets, longest, inner }
+    }
+
+    fn put(&self, state: &mut ReceivingRecord) {
+        (state.stored, state.data) = (self.stored, self.data);
+        (state.offsets, state.longest, state.inner) = (self.offsets, self.longest, self.inner);
+    }
+
+    fn is_changed(&self) -> bool {
+        (self.stored, self.data) != ((0, 0), (0, 0))
+    }
+
+    /// It is another one from now on.
+    fn go_to(&mut self, object: u64) {
+        let (stored, data) = ((0, 0), (0, 0));
+        *self = Self { object, stored, data, offsets: 0, longest: 0, inner: false };
+    }
+
+    fn count(&mut self, key: &Key, new: Option<&Extent>, old: Option<&Extent>) -> Result<(), Wrong> {
+        let add = |sum: &mut u64, more: u64| {
+            *sum = sum.checked_add(more).filter(|sum| *sum < larder_format::MAX_COUNT).ok_or(Wrong::Range)?;
+            Ok::<_, Wrong>(())
+        };
+        if let Some(new) = new {
+            add(&mut self.stored.0, new.ptr.place.stored.into())?;
+            add(&mut self.data.0, new.logical.into())?;
+            self.offsets |= key.offset;
+            self.longest = self.longest.max(new.logical);
+            self.inner |= new.block_offset > 0;
+        }
+        if let Some(old) = old {
+            add(&mut self.stored.1, old.ptr.place.stored.into())?;
+            add(&mut self.data.1, old.logical.into())?;
+        }
+        Ok(())
+    }
+
+    /// The inode, which was there with these figures, as it is to be here. Its extents are cut as it says.
+    fn close(&mut self, mut inode: Inode, was: Option<Inode>) -> Result<Inode, Wrong> {
+        let (stored, data) = was.map_or((0, 0), |was| (was.stored, was.data));
+        let most = larder_format::MAX_COUNT;
+        inode.stored = stored.saturating_add(self.stored.0).saturating_sub(self.stored.1).min(most);
+        inode.data = data.saturating_add(self.data.0).saturating_sub(self.data.1).min(most);
+        let size = u64::from(inode.record_size);
+        let is_cut = match (self.longest, inode.by_content()) {
+            // Nothing came.
+            (0, _) => size > 0 || inode.data == 0,
+            (_, true) => size > 0,
+            (longest, false) => {
+                size > 0 && self.offsets.is_multiple_of(size) && u64::from(longest) <= size && !self.inner
+            }
+        };
+        let is_file = inode.kind == FileKind::Regular || (self.longest == 0 && inode.data == 0);
+        let cut = |inode: &Inode| (inode.record_size, inode.by_content());
+        // What stays would be cut otherwise.
+        let stays = was.is_some_and(|was| cut(&was) != cut(&inode) && was.data > self.data.1);
+        if !is_cut || !is_file || stays {
+            return Err(Wrong::Disagreement);
+        }
+        self.go_to(self.object);
+        Ok(inode)
+    }
+}
+
+/// Changes of the tree in the order of keys, and what they count for.
+struct Plan {
+    changes: Vec<(Key, New, Option<Vec<u8>>)>,
+}
+
+/// New value under a key.
+enum New {
+    None,
+    Value(bytes::Bytes),
+    Extent(Extent, Source),
+}
+
+impl Plan {
+    /// Of a chunk whose keys have `old` values.
+    fn of(
+        tree: &Update<'_>,
+        ready: Vec<Ready>,
+        old: Vec<Option<Vec<u8>>>,
+        open: &mut Open,
+        agreement: &mut Agreement,
+    ) -> Result<Result<Self, Wrong>, StreamError> {
+        let mut plan = Self { changes: Vec::with_capacity(ready.len()) };
+        for (one, old) in ready.into_iter().zip(old) {
+            let key = match &one {
+                Ready::Remove(key) | Ready::Put(key, _) | Ready::Extent(key, ..) => *key,
+            };
+            if key.object != open.object {
+                if open.is_changed() {
+                    match adjusted(tree, open)? {
+                        Ok(change) => plan.changes.push(change),
+                        Err(wrong) => return Ok(Err(wrong)),
+                    }
+                }
+                open.go_to(key.object);
+            }
+            match planned(key, one, old, open, agreement) {
+                Ok(change) => plan.changes.push(change),
+                Err(wrong) => return Ok(Err(wrong)),
+            }
+        }
+        Ok(Ok(plan))
+    }
+
+    fn apply(self, tree: &mut Update<'_>) -> Result<(), PoolError> {
+        for (key, new, old) in self.changes {
+            let dropped = (key.kind == EXTENT).then(|| old.as_deref().map(Extent::decode).transpose());
+            let dropped = dropped.transpose()?.flatten();
+            match new {
+                New::None => drop(tree.remove(&key)?),
+                New::Value(value) => tree.insert(key, &value)?,
+                New::Extent(extent, source) => {
+                    tree.insert(key, &extent.encode())?;
+                    let logical = u64::from(extent.logical);
+                    match source {
+                        Source::New | Source::Kept => tree.link_block(extent.ptr, logical),
+                        Source::Shared => tree.share_block(extent.ptr, logical),
+                    }
+                }
+            }
+            if let Some(dropped) = dropped {
+                tree.drop_block(dropped.ptr, u64::from(dropped.logical));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What becomes of an inode whose extents changed, and that has no item of its own.
+fn adjusted(
+    tree: &Update<'_>,
+    open: &mut Open,
+) -> Result<Result<(Key, New, Option<Vec<u8>>), Wrong>, StreamError> {
+    let key = Key::new(open.object, INODE, 0);
+    let Some(old) = tree.get(&key)? else { return Ok(Err(Wrong::Disagreement)) };
+    let inode = Inode::decode(&old).map_err(PoolError::from)?;
+    let closed = open.close(inode, Some(inode));
+    Ok(closed.map(|inode| (key, New::Value(inode.encode().to_vec().into()), Some(old))))
+}
+
+fn planned(
+    key: Key,
+    ready: Ready,
+    old: Option<Vec<u8>>,
+    open: &mut Open,
+    agreement: &mut Agreement,
+) -> Result<(Key, New, Option<Vec<u8>>), Wrong> {
+    if key.kind == EXTENT {
+        let before = old.as_deref().map(Extent::decode).transpose()?;
+        let new = match ready {
+            Ready::Extent(_, extent, source) => New::Extent(extent, source),
+            _ => New::None,
+        };
+        let after = if let New::Extent(extent, _) = &new { Some(extent) } else { None };
+        open.count(&key, after, before.as_ref())?;
+        return Ok((key, new, old));
+    }
+    if let Some(old) = &old {
+        agreement.entry(Change::Goes, &key, old)?;
+    }
+    let Ready::Put(_, value) = ready else {
+        if key.kind == INODE {
+            open.go_to(key.object);
+        }
+        return Ok((key, New::None, old));
+    };
+    agreement.entry(Change::Comes, &key, &value)?;
+    if key.kind != INODE {
+        return Ok((key, New::Value(value), old));
+    }
+    let was = old.as_deref().map(Inode::decode).transpose()?;
+    let inode = open.close(Inode::decode(&value)?, was)?;
+    Ok((key, New::Value(inode.encode().to_vec().into()), old))
+}

@@ -1,0 +1,346 @@
+//! Sending a snapshot: what its tree has and that of an earlier one has not, in the order of keys, with the records as
+//! they are stored.
+//!
+//! **Sharing.** A record that an extent names which came before in the stream, or that the earlier snapshot has, is not
+//! sent again: the extent says where the other one is. Of what was sent the last [`REMEMBERED`] records are known by
+//! their ids; of others, and of those of the earlier snapshot, the block's header tells which file it was written for.
+//! Where that does not hold it any more the record is sent once more, and dedup may find it.
+//!
+//! Memory: a chunk, and what is remembered.
+
+use crate::error::StreamError;
+use crate::wire::{Begin, Cover, End, Item, Place, Stored};
+use bytes::Bytes;
+use larder_format::block::CheckedHeader;
+use larder_format::items::{EXTENT, Extent, NAME_SALT_LEN};
+use larder_format::node::Key;
+use larder_format::{BlockId, BlockPtr};
+use larder_pool::{Changes, Differs, Look, Pool, PoolError, SnapshotView};
+use std::collections::{HashMap, VecDeque};
+
+/// Records that are known by their ids.
+const REMEMBERED: usize = 1 << 18;
+/// Items of a chunk.
+const ITEMS: usize = 2048;
+/// Stored bytes of a chunk, from which on it ends.
+const BYTES: u64 = 4 << 20;
+/// Nodes that are read at a time.
+const NODES: usize = 8;
+
+/// A record that was sent: where to.
+type Known = (u64, u64);
+
+/// A change of the tree, as it was found.
+enum Found {
+    Remove(Key),
+    Put(Key, Vec<u8>),
+    /// Also the record that was there before.
+    Extent(Key, Extent, Option<BlockId>),
+}
+
+/// Totals of what was sent so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// As the stream says at its end.
+    pub end: End,
+    /// Bytes of the stream, without its frames.
+    pub bytes: u64,
+    /// Extents whose record was not sent again.
+    pub shared: u64,
+}
+
+/// A snapshot on its way out.
+pub struct Send<'a> {
+    pool: &'a Pool,
+    from: Option<&'a SnapshotView>,
+    to: &'a SnapshotView,
+    changes: Changes<'a>,
+    more: bool,
+    found: VecDeque<Found>,
+    known: HashMap<BlockId, Known>,
+    /// Those, oldest first.
+    order: VecDeque<BlockId>,
+    /// Everything up to this key is there already.
+    position: Option<Key>,
+    sent: Sent,
+}
+
+impl<'a> Send<'a> {
+    /// Of what `to` has and `from`, or nothing, has not; of that, what comes after `position`.
+    pub fn new(
+        pool: &'a Pool,
+        from: Option<&'a SnapshotView>,
+        to: &'a SnapshotView,
+        position: Option<Key>,
+    ) -> Self {
+        Self {
+            pool,
+            from,
+            to,
+            changes: Changes::between(from, to),
+            more: true,
+            found: VecDeque::new(),
+            known: HashMap::new(),
+            order: VecDeque::new(),
+            position,
+            sent: Sent::default(),
+        }
+    }
+
+    /// What the stream says of the snapshot at first.
+    pub fn begin(&self, name: &str) -> Begin {
+        let record = self.to.record();
+        Begin {
+            to: record.guid,
+            from: self.from.map_or(0, |from| from.record().guid),
+            created: record.created,
+            flags: if self.position.is_some() { crate::wire::BEGIN_RESUMED } else { 0 },
+            next_inode: record.next_inode,
+            salt: self.pool.dataset(record.dataset).map_or([0; NAME_SALT_LEN], |dataset| dataset.name_salt()),
+            position: self.position.unwrap_or(Key::MIN),
+            estimate: 0,
+            name: name.to_owned(),
+            properties: Vec::new(),
+            own: Vec::new(),
+            holds: Vec::new(),
+        }
+    }
+
+    /// What was sent so far.
+    pub fn sent(&self) -> Sent {
+        self.sent
+    }
+
+    /// The next items; none at the end.
+    ///
+    /// # Errors
+    /// When a node or record cannot be read.
+    pub fn next(&mut self) -> Result<Option<Vec<Item>>, StreamError> {
+        let mut batch = self.batch()?;
+        if batch.is_empty() {
+            return Ok(None);
+        }
+        let items = self.items(&mut batch)?;
+        self.sent.end.items += items.len() as u64;
+        for item in &items {
+            self.sent.bytes += size_of(item);
+            match item {
+                Item::Data(_, _, stored) => {
+                    self.sent.end.records += 1;
+                    self.sent.end.bytes += stored.payload.len() as u64;
+                }
+                Item::Same(..) => self.sent.shared += 1,
+                _ => {}
+            }
+        }
+        Ok(Some(items))
+    }
+
+    /// Goes through a chunk without reading records: what it would be, about; false at the end.
+    ///
+    /// # Errors
+    /// When a node cannot be read.
+    pub fn measure(&mut self) -> Result<bool, StreamError> {
+        let batch = self.batch()?;
+        for found in &batch {
+            self.sent.end.items += 1;
+            let Found::Extent(key, extent, before) = found else {
+                let value = if let Found::Put(_, value) = found { 2 + value.len() as u64 } else { 0 };
+                self.sent.bytes += 18 + value;
+                continue;
+            };
+            let is_old = self.from.is_some_and(|from| extent.ptr.id <= from.record().high);
+            if *before == Some(extent.ptr.id) || self.known.contains_key(&extent.ptr.id) || is_old {
+                self.sent.bytes += 54;
+                self.sent.shared += 1;
+                continue;
+            }
+            self.remember(extent.ptr.id, *key);
+            let payload = u64::from(payload_of(extent.ptr, extent.logical));
+            self.sent.bytes += 35 + payload;
+            self.sent.end.records += 1;
+            self.sent.end.bytes += payload;
+        }
+        Ok(!batch.is_empty())
+    }
+
+    /// As many changes as a chunk holds.
+    fn batch(&mut self) -> Result<Vec<Found>, StreamError> {
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while batch.len() < ITEMS && bytes < BYTES {
+            let Some(found) = self.found.pop_front() else {
+                if !self.more {
+                    break;
+                }
+                self.look_on()?;
+                continue;
+            };
+            let key = match &found {
+                Found::Remove(key) | Found::Put(key, _) | Found::Extent(key, ..) => *key,
+            };
+            if self.position.is_some_and(|position| key <= position) {
+                // Who receives has it, and it may be referred to.
+                if let Found::Extent(key, extent, _) = &found {
+                    self.remember(extent.ptr.id, *key);
+                }
+                continue;
+            }
+            bytes += match &found {
+                Found::Extent(_, extent, _) => u64::from(extent.ptr.place.stored),
+                Found::Put(_, value) => value.len() as u64,
+                Found::Remove(_) => 0,
+            };
+            batch.push(found);
+        }
+        Ok(batch)
+    }
+
+    /// Finds more changes.
+    fn look_on(&mut self) -> Result<(), StreamError> {
+        let (found, mut bad) = (&mut self.found, None);
+        self.more = self.changes.step(NODES, |differs| {
+            let Differs::Entry { key, old, new } = differs else { return };
+            let extent = |value: Option<&[u8]>| value.map(Extent::decode).transpose();
+            match new {
+                None => found.push_back(Found::Remove(key)),
+                Some(_) if key.kind == EXTENT => match (extent(old), extent(new)) {
+                    // The place is a hint alone.
+                    (Ok(Some(old)), Ok(Some(new))) if is_same(&old, &new) => {}
+                    (Ok(old), Ok(Some(new))) => {
+                        found.push_back(Found::Extent(key, new, old.map(|old| old.ptr.id)));
+                    }
+                    (Err(error), _) | (_, Err(error)) => bad = Some(error),
+                    (Ok(_), Ok(None)) => {}
+                },
+                Some(new) => found.push_back(Found::Put(key, new.to_vec())),
+            }
+        })?;
+        bad.map_or(Ok(()), |error| Err(PoolError::from(error).into()))
+    }
+
+    fn remember(&mut self, id: BlockId, key: Key) {
+        if self.known.insert(id, (key.object, key.offset)).is_none() {
+            self.order.push_back(id);
+            if self.order.len() > REMEMBERED
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.known.remove(&oldest);
+            }
+        }
+    }
+
+    /// The items of a chunk.
+    fn items(&mut self, batch: &mut [Found]) -> Result<Vec<Item>, StreamError> {
+        let from_guid = self.from.map_or(0, |from| from.record().guid);
+        let to_guid = self.to.record().guid;
+        // Where each extent's record is, if it need not be read.
+        let mut places: Vec<Option<Place>> = Vec::with_capacity(batch.len());
+        let mut wanted: Vec<BlockPtr> = Vec::new();
+        for found in batch.iter() {
+            let Found::Extent(key, extent, before) = found else {
+                places.push(None);
+                continue;
+            };
+            let id = extent.ptr.id;
+            let place = if *before == Some(id) {
+                Some(Place { snapshot: from_guid, object: key.object, offset: key.offset })
+            } else {
+                let known = self.known.get(&id);
+                known.map(|&(object, offset)| Place { snapshot: to_guid, object, offset })
+            };
+            if place.is_none() {
+                wanted.push(extent.ptr);
+                self.remember(id, *key);
+            }
+            places.push(place);
+        }
+        let mut read = self.read(&wanted)?;
+        let mut items = Vec::with_capacity(batch.len());
+        for (found, place) in batch.iter_mut().zip(places) {
+            items.push(match found {
+                Found::Remove(key) => Item::Remove(*key),
+                Found::Put(key, value) => Item::Put(*key, std::mem::take(value).into()),
+                Found::Extent(key, extent, _) => {
+                    let Extent { len, block_offset, logical, ptr } = *extent;
+                    let cover = Cover { len, block_offset, logical };
+                    if let Some(place) = place {
+                        items.push(Item::Same(*key, cover, place));
+                        continue;
+                    }
+                    let missing = || PoolError::Unreadable { id: ptr.id, cause: "it was not read".into() };
+                    let (header, bytes) = read.remove(&ptr.id).ok_or_else(missing)?;
+                    match self.written_for(*key, ptr.id, &header)? {
+                        Some(place) => Item::Same(*key, cover, place),
+                        None => {
+                            let payload = bytes.slice(header.before_content() as usize..);
+                            Item::Data(*key, cover, Stored { codec: header.info.codec, payload })
+                        }
+                    }
+                }
+            });
+        }
+        Ok(items)
+    }
+
+    /// The extent that a record was written for, if that is not `key`, and whoever receives has it.
+    fn written_for(
+        &self,
+        key: Key,
+        id: BlockId,
+        header: &CheckedHeader,
+    ) -> Result<Option<Place>, StreamError> {
+        let at = Key::new(header.info.object, EXTENT, header.info.offset);
+        let has = |view: &SnapshotView| -> Result<bool, StreamError> {
+            let value = view.get(&at)?;
+            Ok(value.is_some_and(|value| Extent::decode(&value).is_ok_and(|extent| extent.ptr.id == id)))
+        };
+        let place = |snapshot| Some(Place { snapshot, object: at.object, offset: at.offset });
+        if let Some(from) = self.from
+            && id <= from.record().high
+            && has(from)?
+        {
+            return Ok(place(from.record().guid));
+        }
+        if at < key && has(self.to)? {
+            return Ok(place(self.to.record().guid));
+        }
+        Ok(None)
+    }
+
+    /// Blocks as they are stored, verified.
+    fn read(&self, wanted: &[BlockPtr]) -> Result<HashMap<BlockId, (CheckedHeader, Bytes)>, StreamError> {
+        let store = self.pool.store();
+        let arrived = store.fetch(wanted.iter().copied());
+        let workers = &store.world.workers;
+        let proved = workers.map(arrived.len(), |i| store.prove(arrived[i].0, &arrived[i].1));
+        let whole = arrived.into_iter().zip(proved);
+        let mut read: HashMap<_, _> =
+            whole.filter_map(|((id, bytes), header)| Some((id, (header?, bytes)))).collect();
+        for ptr in wanted {
+            if !read.contains_key(&ptr.id) {
+                read.insert(ptr.id, store.read_any_place(*ptr)?);
+            }
+        }
+        Ok(read)
+    }
+}
+
+fn is_same(old: &Extent, new: &Extent) -> bool {
+    (old.ptr.id, old.len, old.block_offset, old.logical)
+        == (new.ptr.id, new.len, new.block_offset, new.logical)
+}
+
+/// Bytes of an item in a chunk.
+fn size_of(item: &Item) -> u64 {
+    match item {
+        Item::Remove(_) => 18,
+        Item::Put(_, value) => 20 + value.len() as u64,
+        Item::Data(_, _, stored) => 35 + stored.payload.len() as u64,
+        Item::Same(..) => 54,
+    }
+}
+
+/// Bytes of the content of a block, as it is stored: without header, and sums of frames.
+fn payload_of(ptr: BlockPtr, logical: u32) -> u32 {
+    larder_format::block::content_len(ptr.place.stored, logical)
+}
