@@ -201,7 +201,7 @@ impl Volume {
 
     /// The entry of `name` in `dir`, if there is one.
     pub(crate) fn find(&self, dir: InodeId, name: &[u8]) -> Result<Option<FoundName>> {
-        Ok(find(&self.dataset.view()?, self.dataset.name_key(), dir, name)?.ok())
+        Ok(find(&self.dataset.view()?, &self.dataset.name_key(), dir, name)?.ok())
     }
 
     fn existing(&self, dir: InodeId, name: &[u8]) -> Result<FoundName> {
@@ -210,7 +210,7 @@ impl Volume {
 
     /// The key that a new `name` in `dir` gets.
     pub(crate) fn free_key(&self, dir: InodeId, name: &[u8]) -> Result<Key> {
-        match find(&self.dataset.view()?, self.dataset.name_key(), dir, name)? {
+        match find(&self.dataset.view()?, &self.dataset.name_key(), dir, name)? {
             Ok(_) => Err(FsError::Exists),
             Err(free) => free.ok_or(FsError::NoSpace),
         }
@@ -454,7 +454,7 @@ impl Volume {
                     tree.insert(Key::new(id.get(), items::SYMLINK, 0), &create.target)?;
                 }
                 if let Some(acl) = &create.acl {
-                    let flags = inherit(tree, self.dataset.name_key(), id, kind, acl)?;
+                    let flags = inherit(tree, &self.dataset.name_key(), id, kind, acl)?;
                     states.of(id).change(|item| item.flags |= flags);
                 }
                 store(tree, &states)?;
@@ -658,7 +658,7 @@ impl Volume {
         let Rename { parent, new_parent, exchange, time, .. } = rename;
         let (from_dir, to_dir) = (self.directory(parent)?, self.directory(new_parent)?);
         let from = self.existing(parent, &rename.name)?;
-        let to = find(&self.dataset.view()?, self.dataset.name_key(), new_parent, &rename.new_name)?;
+        let to = find(&self.dataset.view()?, &self.dataset.name_key(), new_parent, &rename.new_name)?;
         let (to_key, to) = match to {
             Ok(found) => (found.key, Some(found)),
             Err(free) => (free.ok_or(FsError::NoSpace)?, None),

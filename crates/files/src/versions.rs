@@ -85,7 +85,7 @@ impl Mount {
             }
             match self.pool.snapshot_view(volume.id(), &record.name) {
                 Ok(_) if is_like_before => found.extend(&record.name),
-                Ok(view) => match at_path(&view, volume.dataset().name_key(), ROOT_INODE, &path) {
+                Ok(view) => match at_path(&view, &volume.dataset().name_key(), ROOT_INODE, &path) {
                     Ok(seen) => found.add(seen, view),
                     Err(error) => {
                         found.unreadable.push((record.name, error));
@@ -114,7 +114,7 @@ impl Volume {
     fn live_at(&self, top: InodeId, names: &[Vec<u8>]) -> Result<Option<(InodeId, Inode)>> {
         let mut at = top;
         for name in names {
-            let found = find(&self.dataset().view()?, self.dataset().name_key(), at, name)?;
+            let found = find(&self.dataset().view()?, &self.dataset().name_key(), at, name)?;
             let Ok(found) = found else { return Ok(None) };
             at = found.inode;
         }

@@ -112,7 +112,7 @@ impl Volume {
     /// The value of an attribute as it is stored; the caller holds the inode's state.
     pub(crate) fn xattr_value(&self, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let view = self.dataset.view()?;
-        let Ok(slot) = find(&view, self.dataset.name_key(), id, name)? else { return Ok(None) };
+        let Ok(slot) = find(&view, &self.dataset.name_key(), id, name)? else { return Ok(None) };
         match Xattr::decode(&slot.value)?.value {
             XattrValue::Inline(value) => Ok(Some(value.to_vec())),
             XattrValue::Pieces { number, len } => {
@@ -182,7 +182,7 @@ impl Volume {
         let op = self.enter()?;
         let inode = self.inode(id)?;
         let mut state = inode.lock()?;
-        let exists = find(&self.dataset.view()?, self.dataset.name_key(), id, name)?.is_ok();
+        let exists = find(&self.dataset.view()?, &self.dataset.name_key(), id, name)?.is_ok();
         match (mode, exists) {
             (XattrMode::Create, true) => return Err(FsError::Exists),
             (XattrMode::Replace, false) => return Err(FsError::NoAttr),
@@ -209,7 +209,7 @@ impl Volume {
     ) -> Result<()> {
         self.dataset.update(op, |tree| {
             let (id, name) = (change.inode, change.name.as_slice());
-            let slot = find(tree, self.dataset.name_key(), id, name)?;
+            let slot = find(tree, &self.dataset.name_key(), id, name)?;
             let number = next_number(tree, id)?;
             let key = match (&slot, &change.value) {
                 (Ok(slot), _) => Some(slot.key),

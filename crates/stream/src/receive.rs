@@ -14,7 +14,7 @@ use larder_format::items::{
 };
 use larder_format::node::Key;
 use larder_format::tables::ReceivingRecord;
-use larder_format::{BlockPtr, InodeId};
+use larder_format::{BlockId, BlockPtr, InodeId};
 use larder_pool::{Dataset, Incoming, Look, NewRecord, Pool, PoolError, SnapshotView, Update, codec};
 use std::collections::HashMap;
 use std::io::Read;
@@ -61,6 +61,36 @@ enum Source {
 }
 
 impl Receive {
+    /// The record of a snapshot of which nothing came yet: what `begin` says, under this name; `base` is the `high` of
+    /// the snapshot that it builds upon, `seed` a random number.
+    pub fn record(
+        begin: &Begin,
+        name: &str,
+        base: Option<BlockId>,
+        seed: u64,
+        resumable: bool,
+        made: bool,
+    ) -> ReceivingRecord {
+        ReceivingRecord {
+            base,
+            to: begin.to,
+            from: begin.from,
+            created: begin.created,
+            resumable,
+            made,
+            position: None,
+            bytes: 0,
+            stored: (0, 0),
+            data: (0, 0),
+            seed,
+            sums: [0; 5],
+            offsets: 0,
+            longest: 0,
+            inner: false,
+            name: name.to_owned(),
+        }
+    }
+
     /// Begins, or goes on, with what `begin` says.
     ///
     /// # Errors

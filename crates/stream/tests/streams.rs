@@ -1,0 +1,353 @@
+//! Snapshots sent from one simulated pool and received in another: each arrives whole or not at all, with what it
+//! shares, whatever the stream suffers and wherever the power fails.
+
+#[allow(dead_code)]
+#[path = "../../files/tests/volume/bed.rs"]
+mod bed;
+
+use bed::*;
+use larder_device::{Entropy, SeededEntropy};
+use larder_files::*;
+use larder_format::items::{EXTENT, Extent, INODE, Inode};
+use larder_format::node::Key;
+use larder_format::tables::ReceivingRecord;
+use larder_format::{ByteLen, DatasetId};
+use larder_pool::{Look, Pool, PoolError, ReceiveAs};
+use larder_sim::{SimWorld, Survival};
+use larder_stream::wire::{Begin, Decoder, Encoder, Frame, Start};
+use larder_stream::{Receive, Send, StreamError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+const SIZE: ByteLen = ByteLen::new(128 << 20);
+
+fn seeds(few: u64, full: u64) -> u64 {
+    if std::env::var_os("LARDER_FULL").is_some() { full } else { few }
+}
+
+/// A snapshot as anybody sees it: all entries of its tree, with contents in the place of blocks.
+type Seen = BTreeMap<Key, Vec<u8>>;
+
+fn see(pool: &Pool, dataset: DatasetId, snapshot: &str) -> Seen {
+    let view = pool.snapshot_view(dataset, snapshot).unwrap();
+    let mut all = Seen::new();
+    view.scan(&Key::MIN, &mut |key, value| {
+        let shown = match key.kind {
+            EXTENT => {
+                let extent = Extent::decode(value).unwrap();
+                let plain = pool.store().read(extent.ptr).unwrap();
+                plain[extent.block_offset as usize..(extent.block_offset + extent.len) as usize].to_vec()
+            }
+            INODE => Inode { stored: 0, ..Inode::decode(value).unwrap() }.encode().to_vec(),
+            _ => value.to_vec(),
+        };
+        all.insert(*key, shown);
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    all
+}
+
+/// Extents of a snapshot, and blocks that they name.
+fn blocks(pool: &Pool, dataset: DatasetId, snapshot: &str) -> (usize, usize) {
+    let (mut extents, mut ids) = (0, BTreeSet::new());
+    let view = pool.snapshot_view(dataset, snapshot).unwrap();
+    view.scan(&Key::MIN, &mut |key, value| {
+        if key.kind == EXTENT {
+            extents += 1;
+            ids.insert(Extent::decode(value).unwrap().ptr.id);
+        }
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    (extents, ids.len())
+}
+
+fn id(pool: &Pool, name: &str) -> DatasetId {
+    pool.dataset_by_name(name).unwrap().id()
+}
+
+/// The stream of a snapshot, frame by frame.
+fn frames(pool: &Pool, dataset: &str, from: Option<&str>, to: &str, position: Option<Key>) -> Vec<Frame> {
+    let of = id(pool, dataset);
+    let old = from.map(|from| pool.snapshot_view(of, from).unwrap());
+    let new = pool.snapshot_view(of, to).unwrap();
+    let mut send = Send::new(pool, old.as_ref(), &new, position);
+    let mut all = vec![Frame::Start(Start { flags: 0, name: dataset.into() })];
+    all.push(Frame::Begin(send.begin(&format!("{dataset}@{to}"))));
+    while let Some(items) = send.next().unwrap() {
+        // Small ones, so that there is much to break off at.
+        all.extend(items.chunks(100).map(|part| Frame::Chunk(part.to_vec())));
+    }
+    all.push(Frame::End(send.sent().end));
+    all.push(Frame::Close);
+    all
+}
+
+fn encode(frames: &[Frame]) -> Vec<u8> {
+    let mut encoder = Encoder::default();
+    frames.iter().flat_map(|frame| encoder.frame(frame)).collect()
+}
+
+/// Receives one stream; the dataset is made if it is not there.
+fn receive(pool: &Arc<Pool>, dataset: &str, bytes: &[u8], with: ReceiveAs) -> Result<(), StreamError> {
+    let mut stream = Decoder::new(bytes);
+    let Frame::Start(_) = stream.next()? else { return Err(stream.refuse(larder_stream::Wrong::Order)) };
+    let Frame::Begin(begin) = stream.next()? else { return Err(stream.refuse(larder_stream::Wrong::Order)) };
+    let found = pool.dataset_by_name(dataset);
+    let made = found.is_err();
+    let target = found.or_else(|_| pool.create_dataset(dataset, BTreeMap::new()))?.id();
+    let goes_on = pool.received(target).is_some_and(|record| record.to == begin.to) && begin.flags != 0;
+    let incoming = if goes_on {
+        pool.resume_receive(target)?
+    } else {
+        pool.receive(target, record_of(pool, target, &begin, made)?, begin.salt)?
+    };
+    let mut receive = Receive::new(pool, incoming, &begin)?;
+    receive.run(&mut stream, &mut |_| true)?;
+    receive.into_incoming().finish(with)?;
+    let Frame::Close = stream.next()? else { return Err(stream.refuse(larder_stream::Wrong::Order)) };
+    Ok(())
+}
+
+fn record_of(
+    pool: &Pool,
+    target: DatasetId,
+    begin: &Begin,
+    made: bool,
+) -> Result<ReceivingRecord, PoolError> {
+    let base = pool.snapshots(target).into_iter().find(|one| begin.from != 0 && one.guid == begin.from);
+    if begin.from != 0 && base.is_none() {
+        return Err(PoolError::NotFound("the base".into()));
+    }
+    let name = begin.name.rsplit_once('@').map_or("", |(_, name)| name);
+    Ok(Receive::record(begin, name, base.map(|base| base.high), 99, true, made))
+}
+
+fn settle(bed: &Bed) {
+    for _ in 0..500 {
+        bed.pool.commit().unwrap();
+        let more = bed.pool.destroy_step(1000).unwrap();
+        if !more && !bed.pool.is_freeing() {
+            bed.pool.commit().unwrap();
+            return;
+        }
+    }
+    panic!("freeing does not end");
+}
+
+/// Everything is freed that nobody has, and the check finds nothing.
+fn check(bed: &Bed) {
+    settle(bed);
+    bed.check();
+}
+
+/// Writes, makes, moves, links, shares and removes files.
+struct Work {
+    entropy: SeededEntropy,
+    names: u64,
+}
+
+impl Work {
+    fn new(seed: u64) -> Self {
+        Self { entropy: SeededEntropy::new(seed.wrapping_mul(0x9e37_79b9).wrapping_add(3)), names: 0 }
+    }
+
+    fn next(&self, n: u64) -> u64 {
+        self.entropy.next_u64() % n
+    }
+
+    fn bytes(&self, len: usize) -> Vec<u8> {
+        let (seed, plain) = (self.entropy.next_u64(), self.next(2) == 0);
+        let one = |i: usize| match plain {
+            true => (seed >> (i % 7)) as u8,
+            false => (seed.rotate_left(i as u32) >> (i / 64 % 8)) as u8 ^ i as u8,
+        };
+        (0..len).map(one).collect()
+    }
+
+    fn all(&self, bed: &Bed, kind: FileKind) -> Vec<(NodeId, String, NodeId)> {
+        let (mut all, mut dirs) = (Vec::new(), vec![ROOT]);
+        while let Some(dir) = dirs.pop() {
+            for (name, node, is) in bed.names(dir) {
+                if name == "." || name == ".." {
+                    continue;
+                }
+                if is == FileKind::Directory {
+                    dirs.push(node);
+                }
+                if is == kind {
+                    all.push((dir, name, node));
+                }
+            }
+        }
+        all
+    }
+
+    fn step(&mut self, bed: &Bed) {
+        bed.tick();
+        let files = self.all(bed, FileKind::Regular);
+        let dirs = self.all(bed, FileKind::Directory);
+        let dir = if dirs.is_empty() { ROOT } else { dirs[self.next(dirs.len() as u64) as usize].2 };
+        let file = (!files.is_empty()).then(|| files[self.next(files.len() as u64) as usize].clone());
+        self.names += 1;
+        let name = format!("n{}", self.names);
+        let nobody = Handle(0);
+        match (self.next(14), file) {
+            (0..=2, _) | (_, None) => {
+                let node = bed.file(dir, &name);
+                let len = self.next(60_000) as usize;
+                bed.write(node, 0, &self.bytes(len + 1));
+            }
+            (3..=5, Some((.., node))) => {
+                let len = self.next(20_000) as usize;
+                bed.write(node, self.next(100_000), &self.bytes(len + 1));
+            }
+            (6, Some((.., node))) => bed.resize(node, self.next(80_000)),
+            (7, _) => drop(bed.dir(dir, &name)),
+            (8, Some((parent, name, _))) => bed.mount.unlink(parent, name.as_bytes()).unwrap(),
+            (9, Some((parent, old, _))) => {
+                bed.mount
+                    .rename(parent, old.as_bytes(), dir, name.as_bytes(), RenameFlags::default())
+                    .unwrap();
+            }
+            (10, Some((.., node))) => drop(bed.mount.link(node, dir, name.as_bytes()).unwrap()),
+            (11, Some((.., node))) => {
+                let value = self.bytes(self.next(9000) as usize);
+                bed.mount.setxattr(node, b"user.x", &value, XattrMode::Set).unwrap();
+            }
+            (12, Some((.., node))) => {
+                let target = bed.file(dir, &name);
+                bed.pool.commit().unwrap();
+                let size = bed.mount.getattr(node).unwrap().size;
+                bed.mount.copy_range((node, 0), (target, 0), size).unwrap();
+            }
+            (_, Some(_)) if self.next(4) == 0 => {
+                bed.mount.symlink(dir, name.as_bytes(), b"a/target", &USER).unwrap();
+            }
+            (_, Some((.., node))) => {
+                let (at, len) = (self.next(50_000), 1 + self.next(20_000));
+                bed.mount.fallocate(node, nobody, at, len, Allocate::Zero { keep_size: false }).unwrap();
+            }
+        }
+    }
+}
+
+/// A pool whose own dataset is sent.
+fn source(properties: &[(&str, &str)]) -> Bed {
+    Bed::with_layout("mirror", &[SIZE; 2], properties)
+}
+
+fn target() -> Bed {
+    Bed::with_layout("single", &[SIZE], &[])
+}
+
+fn take(bed: &Bed, name: &str) {
+    bed.pool.snapshot(id(&bed.pool, "tank"), name).unwrap();
+}
+
+const KINDS: [&[(&str, &str)]; 3] = [
+    &[("recordsize", "4096")],
+    &[("recordsize", "16384"), ("chunking", "content")],
+    &[("recordsize", "8192"), ("dedup", "on"), ("compression", "off")],
+];
+
+#[test]
+fn a_replica_stays_equal_through_increments_that_break_off_and_go_on() {
+    for seed in 0..seeds(12, 120) {
+        eprintln!("seed {seed}");
+        let (a, b) = (source(KINDS[seed as usize % 3]), target());
+        let mut work = Work::new(seed);
+        let mut before: Option<String> = None;
+        let mut expected: Vec<(String, Seen)> = Vec::new();
+        let there = |b: &Bed| id(&b.pool, "tank/r");
+        for round in 0..6 {
+            (0..work.next(60)).for_each(|_| work.step(&a));
+            let name = format!("s{round}");
+            take(&a, &name);
+            let whole = encode(&frames(&a.pool, "tank", before.as_deref(), &name, None));
+            for _ in 0..work.next(3) {
+                let cut = work.next(whole.len() as u64) as usize;
+                receive(&b.pool, "tank/r", &whole[..cut], ReceiveAs::Next).unwrap_err();
+            }
+            let was = a.pool.snapshot_named(id(&a.pool, "tank"), &name).unwrap();
+            let found = b.pool.dataset_by_name("tank/r").ok().and_then(|one| b.pool.received(one.id()));
+            let rest = match found.filter(|found| found.to == was.guid) {
+                Some(found) => encode(&frames(&a.pool, "tank", before.as_deref(), &name, found.position)),
+                None => whole,
+            };
+            for (name, seen) in &expected {
+                assert!(see(&b.pool, there(&b), name) == *seen, "{name}");
+            }
+            receive(&b.pool, "tank/r", &rest, ReceiveAs::Next).unwrap();
+            expected.push((name.clone(), see(&a.pool, id(&a.pool, "tank"), &name)));
+            assert!(see(&b.pool, there(&b), &name) == expected[round].1, "{name} differs");
+            let of = b.pool.snapshot_named(there(&b), &name).unwrap();
+            assert_eq!((of.guid, of.created, of.logical), (was.guid, was.created, was.logical));
+            // What is shared there is shared here.
+            let shared = blocks(&a.pool, id(&a.pool, "tank"), &name);
+            assert_eq!(blocks(&b.pool, there(&b), &name), shared, "sharing");
+            before = Some(name);
+            if work.next(3) == 0 {
+                check(&b);
+            }
+        }
+        for (name, seen) in &expected {
+            assert!(see(&b.pool, there(&b), name) == *seen, "{name} changed later");
+        }
+        // Some go again: what is left stays.
+        for (name, _) in expected.iter().filter(|_| work.next(2) == 0) {
+            b.pool.destroy_snapshot(there(&b), name).unwrap();
+        }
+        check(&b);
+        for record in b.pool.snapshots(there(&b)) {
+            let (_, seen) = expected.iter().find(|(name, _)| *name == record.name).unwrap();
+            assert!(see(&b.pool, there(&b), &record.name) == *seen);
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_leaves_a_snapshot_whole_or_not_there_and_the_rest_may_come() {
+    for seed in 0..seeds(8, 80) {
+        eprintln!("seed {seed}");
+        let (a, b) = (source(KINDS[seed as usize % 3]), target());
+        let mut work = Work::new(seed + 1000);
+        (0..40).for_each(|_| work.step(&a));
+        take(&a, "one");
+        receive(&b.pool, "tank/r", &encode(&frames(&a.pool, "tank", None, "one", None)), ReceiveAs::Next)
+            .unwrap();
+        (0..40).for_each(|_| work.step(&a));
+        take(&a, "two");
+        let seen = ["one", "two"].map(|name| see(&a.pool, id(&a.pool, "tank"), name));
+        let since = b.sim.trace().len();
+        let stream = encode(&frames(&a.pool, "tank", Some("one"), "two", None));
+        let cut = work.next(stream.len() as u64) as usize;
+        let _ = receive(&b.pool, "tank/r", &stream[..cut], ReceiveAs::Next);
+        b.pool.commit().unwrap();
+        let so_far = b.pool.received(id(&b.pool, "tank/r")).and_then(|found| found.position);
+        let rest = encode(&frames(&a.pool, "tank", Some("one"), "two", so_far));
+        let whole = receive(&b.pool, "tank/r", &rest, ReceiveAs::Next);
+        whole.unwrap();
+        let trace = b.sim.trace();
+        for _ in 0..6 {
+            let at = since + work.next((trace.len() - since) as u64 + 1) as usize;
+            let survival = Survival::Random { seed: work.entropy.next_u64() };
+            let world = SimWorld::from_images(trace.crash_images(at, survival));
+            let c = Bed::import(world, Arc::clone(&b.clock), seed + 7);
+            let there = id(&c.pool, "tank/r");
+            assert!(see(&c.pool, there, "one") == seen[0]);
+            let two = c.pool.snapshot_named(there, "two").is_ok();
+            if two {
+                assert!(see(&c.pool, there, "two") == seen[1]);
+            } else {
+                let so_far = c.pool.received(there).and_then(|found| found.position);
+                let rest = encode(&frames(&a.pool, "tank", Some("one"), "two", so_far));
+                receive(&c.pool, "tank/r", &rest, ReceiveAs::Next).unwrap();
+                assert!(see(&c.pool, there, "two") == seen[1], "resumed after a cut");
+            }
+            check(&c);
+        }
+    }
+}
