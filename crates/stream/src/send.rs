@@ -4,7 +4,8 @@
 //! **Sharing.** A record that an extent names which came before in the stream, or that the earlier snapshot has, is not
 //! sent again: the extent says where the other one is. Of what was sent the last [`REMEMBERED`] records are known by
 //! their ids; of others, and of those of the earlier snapshot, the block's header tells which file it was written for.
-//! Where that does not hold it any more the record is sent once more, and dedup may find it.
+//! Where that has another one by now, all of the earlier snapshot is looked through for those that are still to come:
+//! once, and its tree alone. What is not found even so is sent again.
 //!
 //! Memory: a chunk, and what is remembered.
 
@@ -16,7 +17,8 @@ use larder_format::items::{EXTENT, Extent, NAME_SALT_LEN};
 use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr};
 use larder_pool::{Changes, Differs, Look, Pool, PoolError, SnapshotView};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::ControlFlow;
 
 /// Records that are known by their ids.
 const REMEMBERED: usize = 1 << 18;
@@ -60,6 +62,8 @@ pub struct Send<'a> {
     known: HashMap<BlockId, Known>,
     /// Those, oldest first.
     order: VecDeque<BlockId>,
+    /// Places in the earlier snapshot of records that are not where they were written for.
+    moved: Option<HashMap<BlockId, Known>>,
     /// Everything up to this key is there already.
     position: Option<Key>,
     sent: Sent,
@@ -82,6 +86,7 @@ impl<'a> Send<'a> {
             found: VecDeque::new(),
             known: HashMap::new(),
             order: VecDeque::new(),
+            moved: None,
             position,
             sent: Sent::default(),
         }
@@ -284,7 +289,7 @@ impl<'a> Send<'a> {
 
     /// The extent that a record was written for, if that is not `key`, and whoever receives has it.
     fn written_for(
-        &self,
+        &mut self,
         key: Key,
         id: BlockId,
         header: &CheckedHeader,
@@ -304,7 +309,37 @@ impl<'a> Send<'a> {
         if at < key && has(self.to)? {
             return Ok(place(self.to.record().guid));
         }
-        Ok(None)
+        let Some(from) = self.from.filter(|from| id <= from.record().high) else { return Ok(None) };
+        if self.moved.is_none() {
+            self.moved = Some(self.find_moved(from)?);
+        }
+        let found = self.moved.as_ref().and_then(|moved| moved.get(&id));
+        Ok(found.map(|&(object, offset)| Place { snapshot: from.record().guid, object, offset }))
+    }
+
+    /// Where the earlier snapshot has records that are named anew.
+    fn find_moved(&self, from: &SnapshotView) -> Result<HashMap<BlockId, Known>, StreamError> {
+        let (mut wanted, mut changes) = (HashSet::new(), Changes::between(Some(from), self.to));
+        let high = from.record().high;
+        let mut note = |differs: Differs<'_>| {
+            let Differs::Entry { key, old, new: Some(new) } = differs else { return };
+            let id = |value: &[u8]| Extent::decode(value).ok().map(|extent| extent.ptr.id);
+            let is_new = key.kind == EXTENT && old.and_then(id) != id(new);
+            let old = id(new).filter(|id| is_new && *id <= high && wanted.len() < REMEMBERED);
+            wanted.extend(old);
+        };
+        while changes.step(NODES, &mut note)? {}
+        let mut moved = HashMap::with_capacity(wanted.len());
+        from.scan(&Key::MIN, &mut |key, value| {
+            if key.kind == EXTENT
+                && let Ok(extent) = Extent::decode(value)
+                && wanted.remove(&extent.ptr.id)
+            {
+                moved.insert(extent.ptr.id, (key.object, key.offset));
+            }
+            if wanted.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(moved)
     }
 
     /// Blocks as they are stored, verified.

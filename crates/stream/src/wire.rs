@@ -186,6 +186,11 @@ pub enum Frame {
     Close,
 }
 
+/// The sum behind a frame's head and payload that follow a frame with the sum `before`.
+pub fn sum_after(before: u64, frame: &[u8]) -> u64 {
+    XxHash3_64::oneshot_with_seed(before, frame)
+}
+
 /// Makes frames, each summed over the one before it.
 #[derive(Default)]
 pub struct Encoder {
@@ -200,7 +205,7 @@ impl Encoder {
         frame.put(&mut out);
         let len = (out.len() - FRAME_HEAD) as u32;
         out[4..8].copy_from_slice(&len.to_le_bytes());
-        self.sum = XxHash3_64::oneshot_with_seed(self.sum, &out);
+        self.sum = sum_after(self.sum, &out);
         out.extend_from_slice(&self.sum.to_le_bytes());
         out
     }
@@ -255,7 +260,7 @@ impl<R: Read> Decoder<R> {
         if at == 0 && (kind != FrameKind::Start || !payload.starts_with(&STREAM_MAGIC)) {
             return Err(bad(Wrong::Magic));
         }
-        self.sum = XxHash3_64::oneshot_with_seed(self.sum, &bytes);
+        self.sum = sum_after(self.sum, &bytes);
         if sum != self.sum.to_le_bytes() {
             return Err(bad(Wrong::Sum));
         }
