@@ -3,21 +3,29 @@
 
 use crate::api::daemon::{DaemonStatus, Status, Stop};
 use crate::api::diff::{Diff, Line, broken_off};
+use crate::api::stream::{self, PART_DATA, PART_END, PART_HEAD, Receive, Received};
 use crate::api::{ApiError, Done, ErrorKind, Result};
-use crate::daemon::{COMMAND_HEADER, DIFF_ROUTE, STATUS_ROUTE, STOP_ROUTE, VERSION, VERSION_HEADER, encoded};
+use crate::daemon::{
+    COMMAND_HEADER, DIFF_ROUTE, RECEIVE_ROUTE, SEND_ROUTE, STATUS_ROUTE, STOP_ROUTE, VERSION, VERSION_HEADER,
+    encoded,
+};
 use crate::engine::Verb;
 use crate::run_dir::RunDir;
 use axum::body::Bytes;
 use axum::http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Frame};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
+use std::convert::Infallible;
 use std::error::Error;
-use std::io::ErrorKind as IoKind;
+use std::io::{ErrorKind as IoKind, Read};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Polls, `PAUSE` apart, for a daemon that was just started to answer.
@@ -29,6 +37,8 @@ const STOP_TRIES: u32 = 3000;
 /// Polls for a killed daemon to be gone.
 const DEATH_TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
+/// Bytes of a stream that travel together.
+const PIECE: usize = 1 << 20;
 
 /// A way to the daemon of one run folder.
 pub struct Client {
@@ -71,7 +81,7 @@ impl Client {
         };
         let body = serde_json::to_vec(request).map_err(|error| garbled(&error.to_string()))?;
         let (mut rest, mut ended) = (Vec::new(), None);
-        let (code, body) = post_and_watch(stream, DIFF_ROUTE, body, &mut |piece| {
+        let (code, body) = post_and_watch(stream, DIFF_ROUTE, Full::new(body.into()), &mut |piece| {
             rest.extend_from_slice(piece);
             let whole = rest.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
             for line in rest[..whole].split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
@@ -86,6 +96,100 @@ impl Client {
         })?;
         match code {
             StatusCode::OK => ended.unwrap_or_else(|| Err(broken_off())),
+            code => Err(refusal(code, &body)),
+        }
+    }
+
+    /// Shows the parts of what is sent, as they come: kind and bytes.
+    ///
+    /// # Errors
+    /// As [`Client::call`]; also when it is not whole.
+    pub fn send(&self, request: &stream::Send, show: &mut dyn FnMut(u8, &[u8]) -> Result<()>) -> Result<()> {
+        let stream = match self.connect()? {
+            Some(stream) => stream,
+            None => self.start()?,
+        };
+        let body = serde_json::to_vec(request).map_err(|error| garbled(&error.to_string()))?;
+        let (mut head, mut left, mut whole) = (Vec::new(), 0, Vec::new());
+        let mut outcome: Result<Option<Result<()>>> = Ok(None);
+        let (code, body) = post_and_watch(stream, SEND_ROUTE, Full::new(body.into()), &mut |mut piece| {
+            while !piece.is_empty() && !matches!(outcome, Err(_) | Ok(Some(_))) {
+                if head.len() < PART_HEAD {
+                    let (some, rest) = piece.split_at((PART_HEAD - head.len()).min(piece.len()));
+                    head.extend_from_slice(some);
+                    piece = rest;
+                    if head.len() < PART_HEAD {
+                        return;
+                    }
+                    left = u32::from_le_bytes(head[1..].try_into().expect("four bytes")) as usize;
+                }
+                let (some, rest) = piece.split_at(left.min(piece.len()));
+                (piece, left) = (rest, left - some.len());
+                let shown = match head[0] {
+                    PART_DATA => show(PART_DATA, some),
+                    kind => {
+                        whole.extend_from_slice(some);
+                        match (left, kind) {
+                            (0, PART_END) => {
+                                let end = serde_json::from_slice::<Option<ApiError>>(&whole);
+                                let end = end.map_err(|error| garbled(&error.to_string()));
+                                outcome = end.map(|end| Some(end.map_or(Ok(()), Err)));
+                                Ok(())
+                            }
+                            (0, _) => show(kind, &std::mem::take(&mut whole)),
+                            _ => Ok(()),
+                        }
+                    }
+                };
+                if let Err(error) = shown {
+                    outcome = Err(error);
+                }
+                if left == 0 {
+                    head.clear();
+                }
+            }
+        })?;
+        match code {
+            StatusCode::OK => outcome?.unwrap_or_else(|| Err(broken_off())),
+            code => Err(refusal(code, &body)),
+        }
+    }
+
+    /// Has the daemon receive what `input` gives.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub fn receive(&self, request: &Receive, mut input: impl Read + Send + 'static) -> Result<Received> {
+        let stream = match self.connect()? {
+            Some(stream) => stream,
+            None => self.start()?,
+        };
+        let json = serde_json::to_vec(request).map_err(|error| garbled(&error.to_string()))?;
+        let mut first = (json.len() as u32).to_le_bytes().to_vec();
+        first.extend_from_slice(&json);
+        let (pieces, body) = tokio::sync::mpsc::channel(4);
+        // Nobody waits for it: the daemon may answer before the input ends.
+        #[expect(clippy::disallowed_methods, reason = "a command's input, which no engine knows of")]
+        std::thread::spawn(move || {
+            let mut sent = pieces.blocking_send(Bytes::from(first)).is_ok();
+            while sent {
+                let mut piece = vec![0; PIECE];
+                match input.read(&mut piece) {
+                    Ok(0) => return,
+                    Ok(len) => {
+                        piece.truncate(len);
+                        sent = pieces.blocking_send(piece.into()).is_ok();
+                    }
+                    Err(error) if error.kind() == IoKind::Interrupted => {}
+                    Err(_) => return,
+                }
+            }
+        });
+        let mut whole = Vec::new();
+        let (code, body) =
+            post_and_watch(stream, RECEIVE_ROUTE, Pieces(body), &mut |piece| whole.extend_from_slice(piece))?;
+        match code {
+            StatusCode::OK => serde_json::from_slice(&whole).map_err(|error| garbled(&error.to_string())),
             code => Err(refusal(code, &body)),
         }
     }
@@ -240,7 +344,8 @@ fn refusal(code: StatusCode, body: &[u8]) -> ApiError {
 /// Posts `body` and reads the whole reply: its status code and body.
 fn post(stream: UnixStream, route: &str, body: Vec<u8>) -> Result<(StatusCode, Bytes)> {
     let mut whole = Vec::new();
-    let (code, refusal) = post_and_watch(stream, route, body, &mut |piece| whole.extend_from_slice(piece))?;
+    let (code, refusal) =
+        post_and_watch(stream, route, Full::new(body.into()), &mut |piece| whole.extend_from_slice(piece))?;
     Ok((code, if code == StatusCode::OK { whole.into() } else { refusal }))
 }
 
@@ -248,7 +353,7 @@ fn post(stream: UnixStream, route: &str, body: Vec<u8>) -> Result<(StatusCode, B
 fn post_and_watch(
     stream: UnixStream,
     route: &str,
-    body: Vec<u8>,
+    body: impl Body<Data = Bytes, Error = Infallible> + Send + 'static,
     show: &mut dyn FnMut(&[u8]),
 ) -> Result<(StatusCode, Bytes)> {
     let request = Request::post(route)
@@ -257,7 +362,7 @@ fn post_and_watch(
         .header(header::CONTENT_TYPE, "application/json")
         .header(VERSION_HEADER, VERSION)
         .header(COMMAND_HEADER, encoded(&command_line()))
-        .body(Full::new(Bytes::from(body)))
+        .body(Box::pin(body))
         .map_err(|error| garbled(&error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
     let runtime = runtime.map_err(|error| garbled(&error.to_string()))?;
@@ -279,6 +384,21 @@ fn post_and_watch(
         Ok((code, Bytes::new()))
     };
     runtime.block_on(reply).map_err(|error| garbled(&error.to_string()))
+}
+
+/// A body that comes by and by.
+struct Pieces(tokio::sync::mpsc::Receiver<Bytes>);
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    }
 }
 
 /// This command as it was typed, without the folders of its name.

@@ -9,23 +9,26 @@ use crate::api::daemon::{DaemonStatus, Status, Stop};
 use crate::api::diff::{Diff, Line};
 use crate::api::events::Command;
 use crate::api::name::printable;
+use crate::api::stream::{self, Part, Receive, Received};
 use crate::api::{ApiError, Done, ErrorKind, Result};
 use crate::engine::{self, Engine, Verb, Visitor};
 use crate::run_dir::RunDir;
 use axum::body::{Body, Bytes};
 use axum::extract::connect_info::{ConnectInfo, Connected};
-use axum::extract::{Request, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::serve::IncomingStream;
 use axum::{Json, Router};
+use http_body_util::BodyExt;
 use hyper::body::Frame;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::convert::Infallible;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::pin::Pin;
@@ -50,6 +53,12 @@ pub const STOP_ROUTE: &str = "/v1/daemon/stop";
 
 /// Where [`Diff`] is posted to.
 pub const DIFF_ROUTE: &str = "/v1/fs/diff";
+/// Where [`stream::Send`] is posted to.
+pub const SEND_ROUTE: &str = "/v1/fs/send";
+/// Where [`Receive`] is posted to, and a stream behind it.
+pub const RECEIVE_ROUTE: &str = "/v1/fs/receive";
+/// The most bytes of a request in front of a stream.
+const REQUEST_MAX: usize = 1 << 20;
 /// Bytes of a stream that travel together, and pieces of them that wait for a slow reader.
 const STREAM_PIECE: usize = 64 << 10;
 const STREAM_AHEAD: usize = 4;
@@ -196,6 +205,8 @@ fn router(shared: Shared) -> Router {
     routes
         .0
         .route(DIFF_ROUTE, post(diff))
+        .route(SEND_ROUTE, post(send))
+        .route(RECEIVE_ROUTE, post(receive).layer(DefaultBodyLimit::disable()))
         .layer(middleware::from_fn(same_version))
         .route(STATUS_ROUTE, post(status))
         .route(STOP_ROUTE, post(stop))
@@ -298,6 +309,100 @@ async fn diff(
         let _ = last.send(stream_line(&line).into()).await;
     });
     Ok(Body::new(Pieces(received)).into_response())
+}
+
+/// What is sent, in [`Part`]s. It ends when nobody listens any more.
+async fn send(
+    State(shared): State<Shared>,
+    Json(request): Json<stream::Send>,
+) -> std::result::Result<Response, Failure> {
+    let request = request.checked()?;
+    let (pieces, received) = mpsc::channel(STREAM_AHEAD);
+    tokio::spawn(async move {
+        let last = pieces.clone();
+        let sent = blocking(move || {
+            shared.engine.fs_send(request, &mut |part| {
+                let (head, bytes) = part.encode();
+                // Whoever reads may take as long as it likes.
+                pieces.blocking_send(head.into()).and_then(|()| pieces.blocking_send(bytes.into())).is_ok()
+            })
+        });
+        let (head, bytes) = Part::End(sent.await.err()).encode();
+        let _ = last.send(head.into()).await;
+        let _ = last.send(bytes.into()).await;
+    });
+    Ok(Body::new(Pieces(received)).into_response())
+}
+
+/// Receives a stream that comes behind its request.
+async fn receive(
+    State(shared): State<Shared>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    headers: HeaderMap,
+    body: Body,
+) -> std::result::Result<Json<Received>, Failure> {
+    let (pieces, arriving) = mpsc::channel(STREAM_AHEAD);
+    tokio::spawn(async move {
+        let mut body = body;
+        // A client that is gone ends its stream early.
+        while let Some(Ok(frame)) = body.frame().await {
+            if let Ok(piece) = frame.into_data()
+                && pieces.send(piece).await.is_err()
+            {
+                return;
+            }
+        }
+    });
+    let text = headers.get(COMMAND_HEADER).map(|text| printable(&decoded(text.as_bytes())));
+    let reply = blocking(move || {
+        let mut input = Arriving { pieces: arriving, piece: Bytes::new() };
+        let request = input.request()?;
+        let (changed, dry_run) = (request.target.clone(), request.dry_run);
+        let received = shared.engine.fs_receive(request, &mut input)?;
+        if !dry_run {
+            let text = text.unwrap_or_else(|| format!("POST {RECEIVE_ROUTE}"));
+            let command = Command { uid: peer.uid, user: user_name(peer.uid), text, ..Command::default() };
+            shared.engine.keep_command(&changed, &command);
+        }
+        Ok(received)
+    });
+    Ok(Json(reply.await?))
+}
+
+/// A body that arrives, for whoever waits for it.
+struct Arriving {
+    pieces: mpsc::Receiver<Bytes>,
+    piece: Bytes,
+}
+
+impl Arriving {
+    /// The request in front of the stream.
+    fn request(&mut self) -> Result<Receive> {
+        let unclear = || ApiError::usage("there is no request in front of the stream");
+        let mut len = [0; 4];
+        self.read_exact(&mut len).map_err(|_| unclear())?;
+        let len = u32::from_le_bytes(len) as usize;
+        if len > REQUEST_MAX {
+            return Err(unclear());
+        }
+        let mut request = vec![0; len];
+        self.read_exact(&mut request).map_err(|_| unclear())?;
+        serde_json::from_slice(&request).map_err(|_| unclear())
+    }
+}
+
+impl Read for Arriving {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        while self.piece.is_empty() {
+            match self.pieces.blocking_recv() {
+                Some(piece) => self.piece = piece,
+                None => return Ok(0),
+            }
+        }
+        let len = into.len().min(self.piece.len());
+        into[..len].copy_from_slice(&self.piece.split_to(len));
+        Ok(len)
+    }
 }
 
 /// Sends a piece; false when nobody is there, or takes it in time: what is compared cannot be destroyed meanwhile.

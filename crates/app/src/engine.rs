@@ -15,7 +15,7 @@ use crate::api::snapshots::{
     Snapshot, Space, Spaces, Taken,
 };
 use crate::api::trace::Trace;
-use crate::api::{Done, Items, Result, fs, policy, pool};
+use crate::api::{Done, Items, Result, fs, policy, pool, stream};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// All imported pools and what can be done with them. Requests arrive checked, with property values
@@ -89,6 +89,13 @@ pub trait Engine: Send + Sync {
     fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done>;
     /// Space that snapshots hold.
     fn fs_space(&self, request: Space) -> Result<Spaces>;
+    /// Sends snapshots, part by part, until `emit` gives false.
+    fn fs_send(&self, request: stream::Send, emit: &mut dyn FnMut(stream::Part) -> bool) -> Result<()>;
+    /// Receives a stream.
+    fn fs_receive(&self, request: stream::Receive, input: &mut dyn std::io::Read)
+    -> Result<stream::Received>;
+    /// Drops what came of a stream that broke off.
+    fn fs_abort_receive(&self, request: stream::Abort) -> Result<Done>;
     /// Tells what differs between snapshots, line by line, until `emit` gives false.
     fn fs_diff(&self, request: Diff, emit: &mut dyn FnMut(Line) -> bool) -> Result<()>;
     /// Places a hold on snapshots; on all of them or none.
@@ -260,6 +267,7 @@ verbs! {
     Hold, fs_hold, "/v1/fs/hold" changes(names) => Done, checked;
     Release, fs_release, "/v1/fs/release" changes(names) => Done, checked;
     Holds, fs_holds, "/v1/fs/holds" => Held, checked;
+    stream::Abort, fs_abort_receive, "/v1/fs/abort-receive" changes(name) => Done;
     Space, fs_space, "/v1/fs/space" => Spaces, checked;
     fs::Get, fs_get, "/v1/fs/get" => Items;
     fs::Set, fs_set, "/v1/fs/set" changes(names) => Done, checked;

@@ -14,7 +14,7 @@ use crate::api::snapshots::{
 use crate::api::trace::Trace;
 use crate::api::{
     ApiError, Done, ErrorKind, Item, ItemKind, Items, Properties, PropertyValue, Result, Source, fs, name,
-    policy, pool,
+    policy, pool, stream,
 };
 use crate::engine::Engine;
 use larder_sync::Mutex;
@@ -278,6 +278,29 @@ impl Engine for MemoryEngine {
     }
 
     fn fs_promote(&self, request: Promote) -> Result<Done> {
+        self.known(&request.name).map(|()| Done {})
+    }
+
+    fn fs_send(&self, request: stream::Send, emit: &mut dyn FnMut(stream::Part) -> bool) -> Result<()> {
+        self.known(&request.snapshot)?;
+        (0..100).all(|_| emit(stream::Part::Data(vec![7; 100_000])));
+        Ok(())
+    }
+
+    fn fs_receive(
+        &self,
+        request: stream::Receive,
+        input: &mut dyn std::io::Read,
+    ) -> Result<stream::Received> {
+        self.known(&request.target)?;
+        let bytes = std::io::copy(input, &mut std::io::sink()).unwrap_or(0);
+        let name = request.target;
+        let one =
+            stream::ReceivedSnapshot { sender: name.clone(), name, incremental: false, bytes, millis: 0 };
+        Ok(stream::Received { received: vec![one] })
+    }
+
+    fn fs_abort_receive(&self, request: stream::Abort) -> Result<Done> {
         self.known(&request.name).map(|()| Done {})
     }
 

@@ -581,7 +581,7 @@ impl RemainsRecord {
 }
 
 layout! {
-    /// The fixed part of a [`ReceivingRecord`]; the snapshot's name follows.
+    /// The fixed part of a [`ReceivingRecord`]; the snapshot's name follows, and the sender's for it.
     #[derive(Copy)]
     pub struct ReceivingHead[176] {
         /// `high` of the snapshot that it begins as, of the dataset that the stream is for; 0 without.
@@ -600,6 +600,8 @@ layout! {
         begun: u8 = 57,
         /// Bytes of name.
         name_len: u16 = 58,
+        /// Bytes of the sender's name for it.
+        sender_len: u16 = 60,
         /// Bytes of the stream that were received.
         bytes: u64 = 64,
         /// Of the inode at `position`: stored bytes of extents that came, and that went.
@@ -663,6 +665,8 @@ pub struct ReceivingRecord {
     pub inner: bool,
     /// Name of the snapshot, within its dataset.
     pub name: String,
+    /// Its full name where it was sent.
+    pub sender: String,
 }
 
 impl ReceivingRecord {
@@ -683,6 +687,7 @@ impl ReceivingRecord {
             position: self.position.unwrap_or(Key::MIN),
             begun: u8::from(self.position.is_some()),
             name_len: self.name.len() as u16,
+            sender_len: self.sender.len() as u16,
             bytes: self.bytes,
             stored_in: self.stored.0,
             stored_out: self.stored.1,
@@ -696,6 +701,7 @@ impl ReceivingRecord {
         }
         .put(&mut out);
         out.extend_from_slice(self.name.as_bytes());
+        out.extend_from_slice(self.sender.as_bytes());
         out
     }
 
@@ -708,16 +714,17 @@ impl ReceivingRecord {
         let head = ReceivingHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         let known = head.flags & !(RECEIVING_RESUMABLE | RECEIVING_MADE) == 0;
         ensure(known, "flags of streams that are received", Reason::Feature)?;
-        let name = &bytes[ReceivingHead::SIZE..];
-        let fits = name.len() == usize::from(head.name_len)
-            && !name.is_empty()
-            && head.begun <= 1
-            && head.inner <= 1;
+        let both = bytes[ReceivingHead::SIZE..].split_at_checked(head.name_len.into());
+        let (name, sender) = both.ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        let is_whole = sender.len() == usize::from(head.sender_len) && !name.is_empty();
+        let fits = is_whole && head.begun <= 1 && head.inner <= 1;
         ensure(fits && head.created.nanos < 1_000_000_000, WHAT, Reason::Range)?;
         ensure_countable(&[head.base.get(), head.bytes, head.stored_in, head.stored_out], WHAT)?;
         ensure_countable(&[head.data_in, head.data_out], WHAT)?;
         let name = std::str::from_utf8(name).map_err(|_| Corrupt::new(WHAT, Reason::Range))?;
-        ensure(!name.chars().any(|c| c.is_control() || c == '/'), WHAT, Reason::Range)?;
+        let sender = std::str::from_utf8(sender).map_err(|_| Corrupt::new(WHAT, Reason::Range))?;
+        ensure(!name.contains('/'), WHAT, Reason::Range)?;
+        ensure(!name.chars().chain(sender.chars()).any(char::is_control), WHAT, Reason::Range)?;
         let mut sums = [0; 5];
         for (sum, bytes) in sums.iter_mut().zip(head.sums.chunks_exact(8)) {
             *sum = u64::from_le_bytes(bytes.try_into().expect("chunks of 8"));
@@ -739,6 +746,7 @@ impl ReceivingRecord {
             longest: head.longest,
             inner: head.inner != 0,
             name: name.to_owned(),
+            sender: sender.to_owned(),
         })
     }
 }

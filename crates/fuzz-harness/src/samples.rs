@@ -602,6 +602,7 @@ pub fn receiving() -> Vec<Vec<u8>> {
         longest: 4096,
         inner: resumable,
         name: "monday".into(),
+        sender: "tank/home@monday".into(),
     };
     vec![record(None, false).encode(), record(Some(Key::new(7, 1, 131_072)), true).encode()]
 }

@@ -56,6 +56,10 @@ impl Incoming {
     pub fn target(&self) -> DatasetId {
         self.target
     }
+    /// The snapshot that it begins as.
+    pub fn base(&self) -> Option<SnapshotRecord> {
+        self.pool.origin(self.staging.id())
+    }
     /// How far it came.
     pub fn record(&self) -> Option<ReceivingRecord> {
         self.pool.receiving.lock().get(&self.staging.id()).map(|one| one.record.clone())
@@ -149,7 +153,7 @@ impl Pool {
                         logical: base.logical,
                         stored: base.stored,
                         next_inode: base.next_inode,
-                        origin: Some((target, base.high)),
+                        origin: Some((base.dataset, base.high)),
                         inherited: base.referenced,
                         ..state.record.clone()
                     };
@@ -158,7 +162,7 @@ impl Pool {
                 staging.set_name_salt(&mut state, salt);
                 state.changed = true;
             }
-            let base = base.map(|base| (target, base.high));
+            let base = base.map(|base| (base.dataset, base.high));
             self.snapshots.lock().set_origin(id, base);
             let used = Arc::new(());
             let entry = Received { record, used: Arc::clone(&used) };
@@ -344,7 +348,7 @@ impl Pool {
         let is_same = is_as(staging, root)
             && is_as(&head, head_root)
             && self.origin_key(target) == above
-            && self.origin_key(staging.id()) == base.as_ref().map(|base| (target, base.high))
+            && self.origin_key(staging.id()) == base.as_ref().map(|base| (base.dataset, base.high))
             && self.snapshots.lock().after(target, base_high).next().is_none();
         if !is_same {
             return Ok(None);
@@ -416,7 +420,9 @@ impl Pool {
             let is_modified = with == ReceiveAs::Next && self.differs(None, head)?;
             return if is_modified { Err(modified(&full)) } else { Ok(()) };
         };
-        if base.dataset != target {
+        // A clone's first snapshot builds upon its origin.
+        let is_origin = self.origin_key(target) == Some((base.dataset, base.high));
+        if base.dataset != target && !is_origin {
             return Err(PoolError::NotFound("the snapshot that the stream builds upon".into()));
         }
         let newer =
@@ -427,7 +433,7 @@ impl Pool {
         if with == ReceiveAs::Next {
             return Err(modified(&full));
         }
-        if base.hidden {
+        if base.hidden || is_origin {
             return Err(PoolError::Busy(format!("{full} has lost the snapshot that the stream builds upon")));
         }
         self.rollback(target, &base.name, true)
@@ -474,9 +480,26 @@ impl Pool {
         }
     }
 
+    /// Whether somebody changed a dataset since the snapshot of it, or its origin, with this `high`; without one,
+    /// whether it has anything. What is dirty counts.
+    ///
+    /// # Errors
+    /// When there is no such snapshot, or a tree cannot be read.
+    pub fn is_modified_since(&self, target: DatasetId, base: Option<BlockId>) -> Result<bool> {
+        self.commit()?;
+        let head = self.dataset(target).ok_or_else(|| PoolError::NotFound(format!("dataset {target}")))?;
+        let root = match base {
+            Some(high) => self.snapshot_at(target, high)?.root,
+            None => None,
+        };
+        self.differs(root, &head)
+    }
+
+    /// A snapshot of a dataset, or its origin.
     fn snapshot_at(&self, dataset: DatasetId, high: BlockId) -> Result<SnapshotRecord> {
         let snapshots = self.snapshots.lock();
-        let found = snapshots.taken.get(&(dataset, high)).map(|one| one.record.clone());
+        let own = snapshots.taken.get(&(dataset, high)).map(|one| &one.record);
+        let found = own.or_else(|| snapshots.origin(dataset).filter(|origin| origin.high == high)).cloned();
         found.ok_or_else(|| PoolError::NotFound("the snapshot that the stream builds upon".into()))
     }
 }

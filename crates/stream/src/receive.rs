@@ -88,6 +88,7 @@ impl Receive {
             longest: 0,
             inner: false,
             name: name.to_owned(),
+            sender: begin.name.clone(),
         }
     }
 
@@ -104,8 +105,11 @@ impl Receive {
             return Err(StreamError::Bad { at: 0, wrong: Wrong::Order });
         }
         let missing = || PoolError::NotFound("the snapshot that the stream builds upon".into());
-        let base = state.base.map(|high| pool.snapshot_view_of(incoming.target(), high).ok_or_else(missing));
-        let base = base.transpose()?;
+        let base = match incoming.base() {
+            Some(base) => Some(pool.snapshot_view_of(base.dataset, base.high).ok_or_else(missing)?),
+            None if state.base.is_some() => return Err(missing().into()),
+            None => None,
+        };
         let names = incoming.staging().name_key();
         let next_inode = begin.next_inode.clamp(2, LAST_INODE + 1);
         let mut receive = Self {
@@ -141,7 +145,7 @@ impl Receive {
     ) -> Result<(), StreamError> {
         loop {
             let begins_at = stream.at();
-            let frame = stream.next()?;
+            let frame = stream.frame()?;
             let refuse = |wrong| StreamError::Bad { at: begins_at, wrong };
             match frame {
                 Frame::Chunk(items) => {
@@ -611,8 +615,11 @@ impl Open {
 
 /// Changes of the tree in the order of keys, and what they count for.
 struct Plan {
-    changes: Vec<(Key, New, Option<Vec<u8>>)>,
+    changes: Vec<Planned>,
 }
+
+/// A key, its new value, and the one that it has.
+type Planned = (Key, New, Option<Vec<u8>>);
 
 /// New value under a key.
 enum New {
@@ -677,10 +684,7 @@ impl Plan {
 }
 
 /// What becomes of an inode whose extents changed, and that has no item of its own.
-fn adjusted(
-    tree: &Update<'_>,
-    open: &mut Open,
-) -> Result<Result<(Key, New, Option<Vec<u8>>), Wrong>, StreamError> {
+fn adjusted(tree: &Update<'_>, open: &mut Open) -> Result<Result<Planned, Wrong>, StreamError> {
     let key = Key::new(open.object, INODE, 0);
     let Some(old) = tree.get(&key)? else { return Ok(Err(Wrong::Disagreement)) };
     let inode = Inode::decode(&old).map_err(PoolError::from)?;
@@ -694,7 +698,7 @@ fn planned(
     old: Option<Vec<u8>>,
     open: &mut Open,
     agreement: &mut Agreement,
-) -> Result<(Key, New, Option<Vec<u8>>), Wrong> {
+) -> Result<Planned, Wrong> {
     if key.kind == EXTENT {
         let before = old.as_deref().map(Extent::decode).transpose()?;
         let new = match ready {

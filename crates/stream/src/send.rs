@@ -17,7 +17,8 @@ use larder_format::items::{EXTENT, Extent, NAME_SALT_LEN};
 use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr};
 use larder_pool::{Changes, Differs, Look, Pool, PoolError, SnapshotView};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::hash_map::{Entry, HashMap};
+use std::collections::{HashSet, VecDeque};
 use std::ops::ControlFlow;
 
 /// Records that are known by their ids.
@@ -120,7 +121,7 @@ impl<'a> Send<'a> {
     ///
     /// # Errors
     /// When a node or record cannot be read.
-    pub fn next(&mut self) -> Result<Option<Vec<Item>>, StreamError> {
+    pub fn chunk(&mut self) -> Result<Option<Vec<Item>>, StreamError> {
         let mut batch = self.batch()?;
         if batch.is_empty() {
             return Ok(None);
@@ -352,8 +353,8 @@ impl<'a> Send<'a> {
         let mut read: HashMap<_, _> =
             whole.filter_map(|((id, bytes), header)| Some((id, (header?, bytes)))).collect();
         for ptr in wanted {
-            if !read.contains_key(&ptr.id) {
-                read.insert(ptr.id, store.read_any_place(*ptr)?);
+            if let Entry::Vacant(vacant) = read.entry(ptr.id) {
+                vacant.insert(store.read_any_place(*ptr)?);
             }
         }
         Ok(read)

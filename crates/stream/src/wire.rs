@@ -239,7 +239,7 @@ impl<R: Read> Decoder<R> {
     ///
     /// # Errors
     /// When the stream ends early, is not whole, or says what cannot be.
-    pub fn next(&mut self) -> Result<Frame, StreamError> {
+    pub fn frame(&mut self) -> Result<Frame, StreamError> {
         let at = self.at;
         let bad = |wrong| StreamError::Bad { at, wrong };
         let mut bytes = vec![0; FRAME_HEAD];

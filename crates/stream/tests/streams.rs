@@ -76,7 +76,7 @@ fn frames(pool: &Pool, dataset: &str, from: Option<&str>, to: &str, position: Op
     let mut send = Send::new(pool, old.as_ref(), &new, position);
     let mut all = vec![Frame::Start(Start { flags: 0, name: dataset.into() })];
     all.push(Frame::Begin(send.begin(&format!("{dataset}@{to}"))));
-    while let Some(items) = send.next().unwrap() {
+    while let Some(items) = send.chunk().unwrap() {
         // Small ones, so that there is much to break off at.
         all.extend(items.chunks(100).map(|part| Frame::Chunk(part.to_vec())));
     }
@@ -93,8 +93,8 @@ fn encode(frames: &[Frame]) -> Vec<u8> {
 /// Receives one stream; the dataset is made if it is not there.
 fn receive(pool: &Arc<Pool>, dataset: &str, bytes: &[u8], with: ReceiveAs) -> Result<(), StreamError> {
     let mut stream = Decoder::new(bytes);
-    let Frame::Start(_) = stream.next()? else { return Err(stream.refuse(larder_stream::Wrong::Order)) };
-    let Frame::Begin(begin) = stream.next()? else { return Err(stream.refuse(larder_stream::Wrong::Order)) };
+    let Frame::Start(_) = stream.frame()? else { return Err(stream.refuse(larder_stream::Wrong::Order)) };
+    let Frame::Begin(begin) = stream.frame()? else { return Err(stream.refuse(larder_stream::Wrong::Order)) };
     let found = pool.dataset_by_name(dataset);
     let made = found.is_err();
     let target = found.or_else(|_| pool.create_dataset(dataset, BTreeMap::new()))?.id();
@@ -107,7 +107,7 @@ fn receive(pool: &Arc<Pool>, dataset: &str, bytes: &[u8], with: ReceiveAs) -> Re
     let mut receive = Receive::new(pool, incoming, &begin)?;
     receive.run(&mut stream, &mut |_| true)?;
     receive.into_incoming().finish(with)?;
-    let Frame::Close = stream.next()? else { return Err(stream.refuse(larder_stream::Wrong::Order)) };
+    let Frame::Close = stream.frame()? else { return Err(stream.refuse(larder_stream::Wrong::Order)) };
     Ok(())
 }
 
@@ -438,8 +438,8 @@ fn mutate(work: &Work, frames: &mut Vec<Frame>) {
             bytes.extend_from_slice(&sum.to_le_bytes());
             whole.extend_from_slice(&bytes);
             let mut decoder = Decoder::new(&whole[..]);
-            drop(decoder.next());
-            if let Ok(frame) = decoder.next() {
+            drop(decoder.frame());
+            if let Ok(frame) = decoder.frame() {
                 frames[at] = frame;
             }
         }

@@ -18,6 +18,7 @@ pub mod pool;
 pub mod properties;
 pub mod repair;
 pub mod snapshots;
+pub mod stream;
 pub mod trace;
 
 pub use error::{ApiError, ErrorKind, Result};

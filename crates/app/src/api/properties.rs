@@ -28,6 +28,7 @@ static MORE: &[Property] = &[
     told("written", BYTES, "<size>", "referenced space that was written since the snapshot before"),
     told("userrefs", Kind::Number(0, u64::MAX), "<count>", "holds on the snapshot"),
     told("clones", Kind::Text(4096), "<dataset>,...", "datasets that began as the snapshot"),
+    told("receive_resume_token", Kind::Text(8192), "<string token>", "by which a stream that broke off goes on: larder fs send -t"),
     told("origin", Kind::Text(255), "<snapshot>", "the snapshot that it began as, and shares with what neither changed"),
     told("defer_destroy", Kind::Word(&["on", "off"]), "on | off", "whether the snapshot goes with its last hold or clone"),
 ];
@@ -50,7 +51,7 @@ pub const OF_SNAPSHOTS: &[&str] = &[
 
 /// The names of those of datasets with files, in the order in which `get all` shows them.
 pub fn of_filesystems() -> impl Iterator<Item = &'static str> {
-    property::DATASET.iter().map(|known| known.name).chain(["origin", "written"])
+    property::DATASET.iter().map(|known| known.name).chain(["origin", "receive_resume_token", "written"])
 }
 
 /// The dataset property of this name or column.

@@ -1,8 +1,8 @@
 //! `larder fs`: the verbs.
 
 use super::{
-    Session, fs_clone, fs_create, fs_destroy, fs_diff, fs_hold, fs_list, fs_mount, fs_properties, fs_rename,
-    fs_rollback, fs_snapshot, fs_space,
+    Session, fs_clone, fs_create, fs_destroy, fs_diff, fs_hold, fs_list, fs_mount, fs_properties, fs_receive,
+    fs_rename, fs_rollback, fs_send, fs_snapshot, fs_space,
 };
 use crate::api::Result;
 use clap::Subcommand;
@@ -25,6 +25,11 @@ pub enum Verb {
     Promote(fs_clone::PromoteArgs),
     /// Tells which files and folders differ between a snapshot and a later one, or what there is now
     Diff(fs_diff::Args),
+    /// Sends a snapshot, or what came since an earlier one, to standard output
+    Send(fs_send::Args),
+    /// Receives what was sent, from standard input
+    #[command(visible_alias = "recv")]
+    Receive(fs_receive::Args),
     /// Tells how much space the snapshots of a dataset hold, alone and together
     Space(fs_space::Args),
     /// Places a hold on snapshots: while there is one, they cannot be destroyed
@@ -67,6 +72,8 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
         Verb::Promote(args) => fs_clone::promote(args, session),
         Verb::Space(args) => fs_space::run(args, session),
         Verb::Diff(args) => fs_diff::run(args, session),
+        Verb::Send(args) => fs_send::run(args, session),
+        Verb::Receive(args) => fs_receive::run(args, session),
         Verb::Hold(args) => fs_hold::hold(args, session),
         Verb::Release(args) => fs_hold::release(args, session),
         Verb::Holds(args) => fs_hold::holds(args, session),

@@ -5,7 +5,7 @@
 //! are, `collection` when they are traced, `repair` holds the verbs about devices and scans, `roster` knows devices by
 //! what people call them, `maintenance` is what a pool does about devices by itself, `policies` what it does about
 //! snapshots, `advice` what people could do, `figures` what people watch, `chronicle` what pools remember, `pools` and
-//! `datasets` hold the verbs about properties and names, `files` those about single files, `diff` tells what changed,
+//! `datasets` hold the verbs about properties and names, `files` those about single files, `diff` tells what changed, `streams` sends and receives,
 //! `error` is the one place where errors of the layers below become what people read.
 //!
 //! No lock is held over several pools, so that one which hangs, or waits for somebody who is in its mounts, holds up
@@ -33,6 +33,7 @@ mod pools;
 mod repair;
 mod roster;
 mod status;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod world;
@@ -50,13 +51,14 @@ use crate::api::snapshots::{
     Snapshot, Space, Spaces, Taken,
 };
 use crate::api::trace::Trace;
-use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, policy, pool};
+use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, policy, pool, stream};
 use crate::engine::Engine;
 use devices::Remembered;
 use larder_pool::World;
 use larder_sync::{Mutex, RwLock};
 use live::Live;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -269,6 +271,15 @@ impl Engine for Host {
     }
     fn fs_clone(&self, request: MakeClone) -> Result<fs::Created> {
         datasets::clone_snapshot(self, &request)
+    }
+    fn fs_send(&self, request: stream::Send, emit: &mut dyn FnMut(stream::Part) -> bool) -> Result<()> {
+        streams::send(self, &request, emit)
+    }
+    fn fs_receive(&self, request: stream::Receive, input: &mut dyn Read) -> Result<stream::Received> {
+        streams::receive(self, &request, input)
+    }
+    fn fs_abort_receive(&self, request: stream::Abort) -> Result<Done> {
+        streams::abort(self, &request)
     }
     fn fs_promote(&self, request: Promote) -> Result<Done> {
         datasets::promote(self, &request)

@@ -80,6 +80,11 @@ pub fn target(pool: &Pool, dataset: &Dataset) -> Target {
     }
 }
 
+/// Whether nothing of a dataset came yet but a part of its first snapshot.
+fn is_coming(pool: &Pool, dataset: DatasetId) -> bool {
+    pool.received(dataset).is_some_and(|record| record.made) && pool.newest_snapshot(dataset).is_none()
+}
+
 /// A dataset's `canmount`.
 pub fn can_mount(pool: &Pool, dataset: &Dataset) -> String {
     pool.effective(dataset.id(), "canmount").map_or_else(|| "on".into(), |effective| effective.value)
@@ -663,8 +668,12 @@ impl Mounts {
     /// went wrong with others.
     pub fn mount_all(&mut self) -> (Vec<String>, Vec<ApiError>) {
         let pool = Arc::clone(&self.pool);
-        let mut datasets: Vec<_> =
-            pool.datasets().into_iter().map(|dataset| (pool.full_name(dataset.id()), dataset)).collect();
+        let mut datasets: Vec<_> = pool
+            .datasets()
+            .into_iter()
+            .filter(|one| !one.is_staging() && !is_coming(&pool, one.id()))
+            .map(|dataset| (pool.full_name(dataset.id()), dataset))
+            .collect();
         datasets.sort_by(|a, b| a.0.cmp(&b.0));
         let (mut names, mut failed) = (Vec::new(), Vec::new());
         for (name, dataset) in datasets {

@@ -281,7 +281,8 @@ impl Rounds {
         }
         // Somebody changes names or mounts: at the next round.
         let Some(mounts) = policies.mounts.try_lock() else { return };
-        let datasets: Vec<_> = pool.datasets().iter().map(|dataset| dataset.id()).collect();
+        let datasets: Vec<_> =
+            pool.datasets().iter().filter(|one| !one.is_staging()).map(|one| one.id()).collect();
         let mut new = Vec::new();
         let (ran, more) =
             policies.run_some(&mounts, &datasets, DESTROYED_AT_MOST, &mut |dataset, all, fates| {

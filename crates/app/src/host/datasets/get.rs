@@ -185,6 +185,10 @@ impl Looking<'_> {
                 let origin = pool.origin(id).filter(|origin| !origin.hidden)?;
                 return told(name, format!("{}@{}", pool.full_name(origin.dataset), origin.name));
             }
+            "receive_resume_token" => {
+                let record = pool.received(id).filter(|record| record.resumable)?;
+                return told(name, super::super::streams::token(&record));
+            }
             "createtxg" => return told(name, dataset.birth()),
             "guid" => return told(name, dataset.guid()),
             "written" => return told(name, pool.written(id, None, None).ok()?),

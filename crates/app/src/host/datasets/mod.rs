@@ -40,9 +40,9 @@ fn found(live: &Live, full: &str) -> Result<Arc<Dataset>> {
 }
 
 /// A dataset and all below it, parents first.
-fn family(live: &Live, top: DatasetId) -> Vec<Arc<Dataset>> {
+pub fn family(live: &Live, top: DatasetId) -> Vec<Arc<Dataset>> {
     let mut children: BTreeMap<DatasetId, Vec<Arc<Dataset>>> = BTreeMap::new();
-    for dataset in live.pool.datasets() {
+    for dataset in live.pool.datasets().into_iter().filter(|one| !one.is_staging()) {
         children.entry(dataset.parent()).or_default().push(dataset);
     }
     let mut all: Vec<Arc<Dataset>> = live.pool.dataset(top).into_iter().collect();

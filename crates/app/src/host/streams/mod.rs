@@ -1,0 +1,26 @@
+//! `fs send` and `fs receive`.
+
+mod plan;
+mod receive;
+mod send;
+
+pub use receive::{abort, receive, token};
+pub use send::send;
+
+use crate::api::{ApiError, ErrorKind};
+use larder_stream::StreamError;
+
+/// An error of a stream, as people are told.
+fn told(error: StreamError) -> ApiError {
+    match error {
+        StreamError::Pool(error) => error.into(),
+        StreamError::Read(_) | StreamError::Short(_) => {
+            ApiError::new(ErrorKind::Usage, "failed to read from stream").hint(error.to_string())
+        }
+        StreamError::Bad { .. } => {
+            ApiError::new(ErrorKind::Corrupt, format!("invalid stream ({error})")).hint("send it again")
+        }
+        StreamError::RecordTooLong { .. } => ApiError::new(ErrorKind::Unsupported, error.to_string())
+            .hint("a pool on larger devices has larger slots"),
+    }
+}

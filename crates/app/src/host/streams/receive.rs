@@ -1,0 +1,452 @@
+//! `fs receive`.
+
+use super::super::Host;
+use super::super::error::NOTHING_CHANGED;
+use super::super::live::Live;
+use super::super::mounts::{Target, can_mount, target};
+use super::told;
+use crate::api::name::{check_dataset, check_snapshot, pool_of};
+use crate::api::stream::{Abort, Below, Receive as Request, Received, ReceivedSnapshot};
+use crate::api::{ApiError, Done, ErrorKind, Properties, Result};
+use larder_format::tables::SnapshotRecord;
+use larder_pool::{Dataset, Incoming, PoolError, ReceiveAs};
+use larder_stream::wire::{
+    BEGIN_CLONE, BEGIN_RESUMED, Begin, DatasetFrame, Decoder, Frame, STREAM_REPLICATES, Start,
+};
+use larder_stream::{Receive, StreamError, Token};
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::sync::Arc;
+
+/// Properties that say where a dataset is seen, which is the receiver's to say.
+const PLACES: [&str; 1] = ["mountpoint"];
+
+/// Receives all snapshots of a stream.
+///
+/// # Errors
+/// When the stream is bad or does not fit here: those that came whole stay.
+pub fn receive(host: &Host, request: &Request, input: &mut dyn Read) -> Result<Received> {
+    let mut stream = Decoder::new(input);
+    let start = match stream.frame() {
+        Ok(Frame::Start(start)) => start,
+        Ok(_) => return Err(told(stream.refuse(larder_stream::Wrong::Order)).within("cannot receive")),
+        Err(error) => return Err(told(error).within("cannot receive")),
+    };
+    let live = host
+        .pool(pool_of(&request.target))
+        .map_err(|_| ApiError::no_such_dataset(request.target.split('@').next().unwrap_or_default()))?;
+    let mut coming =
+        Coming { live: &live, request, start, dataset: None, received: Vec::new(), properties: None };
+    coming.all(&mut stream)?;
+    Ok(Received { received: coming.received })
+}
+
+/// Drops what came of a stream that broke off.
+pub fn abort(host: &Host, request: &Abort) -> Result<Done> {
+    check_dataset(&request.name)?;
+    let (live, dataset) = host.dataset(&request.name)?;
+    let none = || {
+        let name = &request.name;
+        ApiError::new(
+            ErrorKind::NotFound,
+            format!("'{name}' does not have any resumable receive state to abort"),
+        )
+    };
+    let record = live.pool.received(dataset.id()).ok_or_else(none)?;
+    if !live.pool.abort_receive(dataset.id()).map_err(ApiError::from)? {
+        return Err(none());
+    }
+    let is_empty = live.pool.newest_snapshot(dataset.id()).is_none();
+    if record.made && is_empty && live.table.path(dataset.id()).is_none() {
+        live.pool.destroy_dataset(dataset.id())?;
+    }
+    live.pool.commit()?;
+    Ok(Done {})
+}
+
+/// A stream that comes.
+struct Coming<'a> {
+    live: &'a Arc<Live>,
+    request: &'a Request,
+    start: Start,
+    /// The dataset of a package that is at hand: by its name below.
+    dataset: Option<DatasetFrame>,
+    received: Vec<ReceivedSnapshot>,
+    /// Properties of a dataset that are set with its first snapshot.
+    properties: Option<Properties>,
+}
+
+impl Coming<'_> {
+    fn all<R: Read>(&mut self, stream: &mut Decoder<R>) -> Result<()> {
+        loop {
+            match stream.frame().map_err(|error| told(error).within("cannot receive"))? {
+                Frame::Close => return Ok(()),
+                Frame::Dataset(dataset) => {
+                    self.properties = Some(dataset.properties.iter().cloned().collect());
+                    self.prune(&dataset)?;
+                    self.dataset = Some(dataset);
+                }
+                Frame::Begin(begin) => self.snapshot(stream, begin)?,
+                _ => return Err(told(stream.refuse(larder_stream::Wrong::Order)).within("cannot receive")),
+            }
+        }
+    }
+
+    /// The dataset that a snapshot goes to, and its own name.
+    fn names(&self, begin: &Begin) -> Result<(String, String)> {
+        let own = begin.name.rsplit_once('@').map_or("", |(_, own)| own);
+        let (target, given) = match self.request.target.split_once('@') {
+            Some((target, given)) => (target.to_owned(), given),
+            None => (self.request.target.clone(), own),
+        };
+        let target = self.placed(&target)?;
+        check_snapshot(&format!("{target}@{given}"))?;
+        Ok((target, given.to_owned()))
+    }
+
+    /// The full name of the dataset at hand, below `target`.
+    fn placed(&self, target: &str) -> Result<String> {
+        let sender = &self.start.name;
+        let below = match self.request.below {
+            Below::Nothing => None,
+            Below::AllButPool => sender.split_once('/').map(|(_, rest)| rest),
+            Below::Last => Some(sender.rsplit('/').next().unwrap_or(sender)),
+        };
+        let path = self.dataset.as_ref().map_or("", |dataset| &dataset.path);
+        let parts = [Some(target), below, Some(path)];
+        let full: Vec<&str> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+        let full = full.join("/");
+        check_dataset(&full)?;
+        Ok(full)
+    }
+
+    /// Of a package that replicates, and replaces: what the sender has not any more goes.
+    fn prune(&mut self, dataset: &DatasetFrame) -> Result<()> {
+        if !self.request.force || self.start.flags & STREAM_REPLICATES == 0 || self.request.dry_run {
+            return Ok(());
+        }
+        self.dataset = Some(dataset.clone());
+        let target = self.request.target.split('@').next().unwrap_or_default();
+        let full = self.placed(target)?;
+        let pool = &self.live.pool;
+        let Ok(here) = pool.dataset_by_name(&full) else { return Ok(()) };
+        let is_known = |one: &SnapshotRecord| dataset.snapshots.iter().any(|(guid, _)| *guid == one.guid);
+        let going = pool.snapshots(here.id()).into_iter().filter(|one| !is_known(one));
+        let going: Vec<_> = going.map(|one| (here.id(), one.name)).collect();
+        if going.is_empty() {
+            return Ok(());
+        }
+        let mounts = self.live.mounts.lock();
+        pool.destroy_snapshots(&going)
+            .map_err(|error| ApiError::from(error).within(format!("cannot receive into '{full}'")))?;
+        going.iter().for_each(|(dataset, name)| mounts.tell_of_snapshot(*dataset, name));
+        Ok(())
+    }
+
+    fn snapshot<R: Read>(&mut self, stream: &mut Decoder<R>, begin: Begin) -> Result<()> {
+        let (full, own) = self.names(&begin)?;
+        let kind = if begin.from == 0 { "new filesystem" } else { "incremental" };
+        let doing = format!("cannot receive {kind} stream");
+        let began = self.live.pool.store().clock().monotonic();
+        let at = stream.at();
+        if self.request.dry_run {
+            self.check(&full, &own, &begin).map_err(|error| error.within(&doing))?;
+            loop {
+                match stream.frame().map_err(|error| told(error).within(&doing))? {
+                    Frame::End(_) => break,
+                    Frame::Chunk(_) => {}
+                    _ => return Err(told(stream.refuse(larder_stream::Wrong::Order)).within(&doing)),
+                }
+            }
+        } else {
+            let into = self.target(&full, &own, &begin).map_err(|error| error.within(&doing))?;
+            self.run(stream, into, &full, &begin).map_err(|error| error.within(&doing))?;
+        }
+        let took = self.live.pool.store().clock().monotonic().saturating_sub(began);
+        self.received.push(ReceivedSnapshot {
+            name: format!("{full}@{own}"),
+            sender: begin.name,
+            incremental: begin.from != 0,
+            bytes: stream.at() - at,
+            millis: took.as_millis() as u64,
+        });
+        Ok(())
+    }
+
+    /// Refuses what cannot be received here; the dataset, if it is there, and the snapshot that the stream builds upon.
+    fn check(
+        &self,
+        full: &str,
+        own: &str,
+        begin: &Begin,
+    ) -> Result<Option<(Arc<Dataset>, Option<SnapshotRecord>)>> {
+        let (pool, force) = (&self.live.pool, self.request.force);
+        let Ok(dataset) = pool.dataset_by_name(full) else {
+            let is_clone = begin.flags & BEGIN_CLONE != 0;
+            if begin.from != 0 && !is_clone {
+                let message = format!("destination '{full}' does not exist");
+                return Err(ApiError::new(ErrorKind::NotFound, message));
+            }
+            return Ok(None);
+        };
+        let id = dataset.id();
+        if pool.snapshot_named(id, own).is_ok() {
+            let message = format!("cannot restore to {full}@{own}: destination already exists");
+            return Err(ApiError::new(ErrorKind::Exists, message).safe(NOTHING_CHANGED));
+        }
+        if let Some(record) = pool.received(id)
+            && begin.flags & BEGIN_RESUMED == 0
+        {
+            if !record.resumable {
+                return Err(ApiError::new(
+                    ErrorKind::Busy,
+                    format!("a stream is being received into {full}"),
+                ));
+            }
+            let message =
+                format!("destination {full} contains partially-complete state from \"zfs receive -s\".");
+            return Err(ApiError::new(ErrorKind::Busy, message).hint(format!(
+                "to go on: larder fs send -t {}\n  to drop it: larder fs receive -A {full}",
+                token(&record)
+            )));
+        }
+        if begin.from == 0 {
+            if begin.flags & BEGIN_RESUMED != 0 {
+                return Ok(Some((dataset, None)));
+            }
+            let snapshots = pool.snapshots(id);
+            if let Some(one) = snapshots.first() {
+                let message = format!(
+                    "destination has snapshots (eg. {full}@{})\nmust destroy them to overwrite it",
+                    one.name
+                );
+                return Err(ApiError::new(ErrorKind::Exists, message).safe(NOTHING_CHANGED));
+            }
+            if !force {
+                let message = format!("destination '{full}' exists\nmust specify -F to overwrite it");
+                return Err(ApiError::new(ErrorKind::Exists, message).safe(NOTHING_CHANGED));
+            }
+            return Ok(Some((dataset, None)));
+        }
+        let all = pool.snapshots(id);
+        let origin = pool.origin(id).filter(|origin| origin.guid == begin.from && all.is_empty());
+        let found = all.iter().rposition(|one| one.guid == begin.from);
+        let base = found.map(|at| all[at].clone()).or(origin);
+        let Some(base) = base.filter(|_| force || found.is_none_or(|at| at + 1 == all.len())) else {
+            let message = format!("most recent snapshot of {full} does not\nmatch incremental source");
+            let hint = match found {
+                Some(_) => "-F drops what is newer here; larder fs clone keeps it",
+                None => "send from a snapshot that is here as well, or all of it to another name",
+            };
+            return Err(ApiError::new(ErrorKind::NotFound, message).safe(NOTHING_CHANGED).hint(hint));
+        };
+        if !force && pool.is_modified_since(id, Some(base.high))? {
+            return Err(modified(full));
+        }
+        Ok(Some((dataset, Some(base))))
+    }
+
+    /// What the snapshot arrives in.
+    fn target(&self, full: &str, own: &str, begin: &Begin) -> Result<Incoming> {
+        let pool = &self.live.pool;
+        let found = self.check(full, own, begin)?;
+        let is_resumed = begin.flags & BEGIN_RESUMED != 0;
+        if is_resumed {
+            let none = || {
+                let message = format!("'{full}' has no stream that could go on");
+                ApiError::new(ErrorKind::NotFound, message).safe(NOTHING_CHANGED)
+            };
+            let (dataset, _) = found.ok_or_else(none)?;
+            let record = pool.received(dataset.id()).ok_or_else(none)?;
+            if (record.to, record.position) != (begin.to, Some(begin.position)) {
+                let message = format!("it does not go on where the stream into '{full}' broke off");
+                let hint = format!("larder fs send -t {}", token(&record));
+                return Err(ApiError::new(ErrorKind::Usage, message).safe(NOTHING_CHANGED).hint(hint));
+            }
+            return Ok(pool.resume_receive(dataset.id())?);
+        }
+        let made = found.is_none();
+        let (dataset, base) = match found {
+            Some(found) => found,
+            None => {
+                let _mounts = self.live.mounts.lock();
+                let clone_of = (begin.flags & BEGIN_CLONE != 0).then(|| self.origin(begin)).transpose()?;
+                let properties = self.request.properties.clone();
+                let made = match &clone_of {
+                    Some(origin) => pool.clone_snapshot(origin.dataset, &origin.name, full, properties),
+                    None => pool.create_dataset(full, properties),
+                };
+                (made?, clone_of)
+            }
+        };
+        let seed = pool.store().world.entropy.next_u64();
+        let base = base.map(|base| base.high);
+        let record = Receive::record(begin, own, base, seed, self.request.resumable, made);
+        Ok(pool.receive(dataset.id(), record, begin.salt)?)
+    }
+
+    /// The snapshot that a clone began as: of a dataset that came with it.
+    fn origin(&self, begin: &Begin) -> Result<SnapshotRecord> {
+        let pool = &self.live.pool;
+        let top = self.request.target.split('@').next().unwrap_or_default();
+        let all = pool.datasets().into_iter().filter(|one| {
+            let full = pool.full_name(one.id());
+            full == top || full.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'))
+        });
+        let mut found = all.flat_map(|one| pool.snapshots(one.id())).filter(|one| one.guid == begin.from);
+        found.next().ok_or_else(|| {
+            ApiError::new(ErrorKind::NotFound, "the snapshot that the clone began as is not here")
+                .hint("send its dataset first, or both with -R")
+        })
+    }
+
+    fn run<R: Read>(
+        &mut self,
+        stream: &mut Decoder<R>,
+        incoming: Incoming,
+        full: &str,
+        begin: &Begin,
+    ) -> Result<()> {
+        let (pool, target) = (&self.live.pool, incoming.target());
+        let made = incoming.record().is_some_and(|record| record.made);
+        let outcome = Receive::new(pool, incoming, begin).and_then(|mut receive| {
+            receive.run(stream, &mut |_| true)?;
+            Ok(receive.into_incoming())
+        });
+        let outcome = outcome.map_err(|error| (broke_off(&error), told(error)));
+        let done = outcome
+            .and_then(|incoming| self.take_over(&incoming, full, begin).map_err(|error| (false, error)));
+        let Err((broke_off, error)) = done else { return Ok(()) };
+        let record = pool.received(target);
+        if let Some(record) = record.filter(|record| record.resumable && broke_off) {
+            pool.commit()?;
+            let message = format!(
+                "checksum mismatch or incomplete stream.\nPartially received snapshot is saved.\n\
+                 A resuming stream can be generated on the sending system by running:\n    zfs send -t {}",
+                token(&record)
+            );
+            return Err(ApiError::new(ErrorKind::Usage, message));
+        }
+        // What came of it goes, and so does what was made for it.
+        let dropped = pool.abort_receive(target).and_then(|_| {
+            let is_empty = pool.newest_snapshot(target).is_none() && self.live.table.path(target).is_none();
+            if made && is_empty { pool.destroy_dataset(target) } else { Ok(()) }
+        });
+        if let Err(error) = dropped.and_then(|()| pool.commit().map(drop)) {
+            tracing::warn!("{full}: what came of a stream is still there: {error}");
+        }
+        Err(error)
+    }
+
+    /// It is whole: the dataset becomes it, and is mounted again.
+    fn take_over(&mut self, incoming: &Incoming, full: &str, begin: &Begin) -> Result<()> {
+        let live = self.live;
+        let pool = &live.pool;
+        let with = if self.request.force { ReceiveAs::Replacement } else { ReceiveAs::Next };
+        let target = incoming.target();
+        let mut mounts = live.mounts.lock();
+        let shown = mounts.unmount_snapshots_of(target)?;
+        let gone = mounts.unmount(target);
+        let finished = gone.and_then(|gone| {
+            let finished = mounts
+                .wait_until_gone(target)
+                .and_then(|()| incoming.finish(with).map_err(|error| refused(error, full)));
+            if finished.is_err() {
+                mounts.mount_again(&gone);
+            }
+            finished.map(|record| (record, gone))
+        });
+        mounts.mount_snapshots_again(shown);
+        let (record, gone) = finished?;
+        mounts.tell_of_snapshot(target, &record.name);
+        self.set_properties(target, begin, &record)?;
+        pool.commit()?;
+        // A dataset that is new is mounted as any other that is made.
+        let is_first = pool.snapshots(target).len() == 1;
+        if let Some(dataset) = pool.dataset(target) {
+            let by_itself = can_mount(pool, &dataset) == "on" && is_first && !self.request.unmounted;
+            let has_place = matches!(self::target(pool, &dataset), Target::Path(_));
+            if has_place && (by_itself || gone.contains(&target)) && mounts.path(target).is_none() {
+                // That it cannot be mounted takes nothing from what came.
+                if let Err(error) = mounts.mount(&dataset) {
+                    tracing::warn!("{full}: received, and not mounted: {}", error.message);
+                }
+            }
+        }
+        let others: Vec<_> = gone.iter().filter(|id| **id != target).copied().collect();
+        mounts.mount_again(&others);
+        Ok(())
+    }
+
+    /// Properties that came with a snapshot, but for those that nobody wants here.
+    fn set_properties(
+        &mut self,
+        target: larder_format::DatasetId,
+        begin: &Begin,
+        record: &SnapshotRecord,
+    ) -> Result<()> {
+        let pool = &self.live.pool;
+        let mut properties: BTreeMap<String, String> = begin.properties.iter().cloned().collect();
+        properties.extend(self.properties.take().unwrap_or_default());
+        let without = |name: &str| {
+            self.request.without.iter().any(|one| one == name)
+                || PLACES.contains(&name)
+                || self.request.properties.contains_key(name)
+        };
+        for (name, value) in properties.iter().filter(|(name, _)| !without(name)) {
+            // A limit that does not fit here, or a value that this pool cannot have, is no reason to refuse the data.
+            if let Err(error) = pool.set_property(target, name, value) {
+                tracing::warn!("{}: {name}={value} is not set: {error}", pool.full_name(target));
+            }
+        }
+        for (name, value) in &begin.own {
+            pool.set_snapshot_property(record, name, Some(value))?;
+        }
+        for tag in &begin.holds {
+            pool.hold_snapshots(&[(target, record.name.clone())], tag)?;
+        }
+        Ok(())
+    }
+}
+
+/// The token by which a stream goes on.
+pub fn token(record: &larder_format::tables::ReceivingRecord) -> String {
+    let token = Token {
+        to: record.to,
+        from: record.from,
+        position: record.position,
+        bytes: record.bytes,
+        name: record.sender.clone(),
+    };
+    token.encode()
+}
+
+/// Whether the rest of the stream may be better.
+fn broke_off(error: &StreamError) -> bool {
+    matches!(
+        error,
+        StreamError::Short(_)
+            | StreamError::Read(_)
+            | StreamError::Bad { wrong: larder_stream::Wrong::Sum, .. }
+            | StreamError::Pool(PoolError::NoSpace | PoolError::Quota(_) | PoolError::Suspended(_))
+    )
+}
+
+fn refused(error: PoolError, full: &str) -> ApiError {
+    match error {
+        PoolError::Busy(text) if text.contains("modified") => modified(full),
+        PoolError::Busy(text) => ApiError::new(ErrorKind::Busy, text).safe(NOTHING_CHANGED),
+        PoolError::Exists(name) => {
+            let message = format!("cannot restore to {name}: destination already exists");
+            ApiError::new(ErrorKind::Exists, message)
+        }
+        error => error.into(),
+    }
+}
+
+fn modified(full: &str) -> ApiError {
+    let message = format!("destination {full} has been modified\nsince most recent snapshot");
+    ApiError::new(ErrorKind::Busy, message)
+        .safe(NOTHING_CHANGED)
+        .hint("-F drops what was changed here; larder fs diff tells what that is")
+}

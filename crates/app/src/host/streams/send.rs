@@ -1,0 +1,107 @@
+//! `fs send`.
+
+use super::super::Host;
+use super::plan::{Part as Of, Plan, Step};
+use super::told;
+use crate::api::name::pool_of;
+use crate::api::stream::{Part, Planned, Send as Request};
+use crate::api::{ApiError, Result};
+use larder_format::tables::SnapshotRecord;
+use larder_pool::{Pool, SnapshotView};
+use larder_stream::Send;
+use larder_stream::wire::{BEGIN_CLONE, DatasetFrame, Encoder, Frame, STREAM_REPLICATES, Start};
+
+/// Sends until nobody listens any more.
+///
+/// # Errors
+/// When there are no such snapshots, or they cannot be read: the stream is not whole.
+pub fn send(host: &Host, request: &Request, emit: &mut dyn FnMut(Part) -> bool) -> Result<()> {
+    let doing = || match request.token {
+        Some(_) => "cannot resume send".to_owned(),
+        None => format!("cannot send '{}'", request.snapshot),
+    };
+    let plan = Plan::of(host, request)?;
+    let pool = &plan.live.pool;
+    let failed = |error| told(error).within(doing()).of_pool(pool_of(&pool.name()));
+    let mut planned = Vec::new();
+    for step in plan.parts.iter().flat_map(|part| &part.steps) {
+        let views = Views::of(pool, step)?;
+        let mut send = Send::new(pool, views.from.as_ref(), &views.to, position(&plan));
+        while send.measure().map_err(failed)? {}
+        planned.push(Planned {
+            to: format!("{}@{}", step.dataset, step.to.name),
+            from: step.from.as_ref().map(|from| format!("{}@{}", pool.full_name(from.dataset), from.name)),
+            bytes: send.sent().bytes,
+        });
+    }
+    if !emit(Part::Plan(planned)) || request.dry_run {
+        return Ok(());
+    }
+    let mut encoder = Encoder::default();
+    let mut put = |frame: &Frame| emit(Part::Data(encoder.frame(frame)));
+    let name = plan.parts.first().map(|part| pool.full_name(part.dataset.id())).unwrap_or_default();
+    let flags = if request.replicate { STREAM_REPLICATES } else { 0 };
+    let mut listens = put(&Frame::Start(Start { flags, name }));
+    for part in &plan.parts {
+        if request.replicate {
+            listens = listens && put(&Frame::Dataset(told_of(pool, part)));
+        }
+        for (number, step) in part.steps.iter().enumerate() {
+            let views = Views::of(pool, step)?;
+            let mut send = Send::new(pool, views.from.as_ref(), &views.to, position(&plan));
+            let mut begin = send.begin(&format!("{}@{}", step.dataset, step.to.name));
+            if step.from.as_ref().is_some_and(|from| from.dataset != step.to.dataset) {
+                begin.flags |= BEGIN_CLONE;
+            }
+            if request.replicate || request.properties {
+                if number == 0 && !request.replicate {
+                    begin.properties = part.dataset.local_properties().into_iter().collect();
+                }
+                begin.own = pool.snapshot_properties(&step.to).unwrap_or_default().into_iter().collect();
+            }
+            if request.holds {
+                begin.holds = pool.snapshot_holds(&step.to).unwrap_or_default().into_keys().collect();
+            }
+            listens = listens && put(&Frame::Begin(begin));
+            while listens && let Some(items) = send.chunk().map_err(failed)? {
+                listens = put(&Frame::Chunk(items));
+            }
+            listens = listens && put(&Frame::End(send.sent().end));
+            if !listens {
+                return Ok(());
+            }
+        }
+    }
+    put(&Frame::Close);
+    Ok(())
+}
+
+fn position(plan: &Plan) -> Option<larder_format::node::Key> {
+    plan.token.as_ref().and_then(|token| token.position)
+}
+
+/// Snapshots that are looked into: they cannot be destroyed meanwhile.
+struct Views {
+    from: Option<SnapshotView>,
+    to: SnapshotView,
+}
+
+impl Views {
+    fn of(pool: &Pool, step: &Step) -> Result<Self> {
+        let view = |record: &SnapshotRecord| {
+            let gone = || ApiError::no_such_dataset(&format!("{}@{}", step.dataset, record.name));
+            pool.snapshot_view_of(record.dataset, record.high).ok_or_else(gone)
+        };
+        Ok(Self { from: step.from.as_ref().map(view).transpose()?, to: view(&step.to)? })
+    }
+}
+
+fn told_of(pool: &Pool, part: &Of) -> DatasetFrame {
+    let id = part.dataset.id();
+    DatasetFrame {
+        path: part.path.clone(),
+        properties: part.dataset.local_properties().into_iter().collect(),
+        snapshots: pool.snapshots(id).into_iter().map(|one| (one.guid, one.name)).collect(),
+        origin: pool.origin(id).map_or(0, |origin| origin.guid),
+    }
+}
