@@ -189,7 +189,11 @@ impl Client {
         let (code, body) =
             post_and_watch(stream, RECEIVE_ROUTE, Pieces(body), &mut |piece| whole.extend_from_slice(piece))?;
         match code {
-            StatusCode::OK => serde_json::from_slice(&whole).map_err(|error| garbled(&error.to_string())),
+            StatusCode::OK if whole.is_empty() => Err(broken_off()),
+            StatusCode::OK => {
+                let outcome: Result<Result<Received>, _> = serde_json::from_slice(&whole);
+                outcome.map_err(|error| garbled(&error.to_string()))?
+            }
             code => Err(refusal(code, &body)),
         }
     }

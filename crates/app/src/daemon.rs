@@ -334,22 +334,22 @@ async fn send(
     Ok(Body::new(Pieces(received)).into_response())
 }
 
-/// Receives a stream that comes behind its request.
+/// Receives a stream that comes behind its request. The reply begins at once and tells the outcome, so that a client
+/// whose stream is refused need not send all of it first.
 async fn receive(
     State(shared): State<Shared>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     headers: HeaderMap,
     body: Body,
-) -> std::result::Result<Json<Received>, Failure> {
+) -> Response {
     let (pieces, arriving) = mpsc::channel(STREAM_AHEAD);
     tokio::spawn(async move {
         let mut body = body;
         // A client that is gone ends its stream early.
         while let Some(Ok(frame)) = body.frame().await {
-            if let Ok(piece) = frame.into_data()
-                && pieces.send(piece).await.is_err()
-            {
-                return;
+            // What nobody wants any more is passed over: the client is to see the reply.
+            if let Ok(piece) = frame.into_data() {
+                let _ = pieces.send(piece).await;
             }
         }
     });
@@ -366,7 +366,12 @@ async fn receive(
         }
         Ok(received)
     });
-    Ok(Json(reply.await?))
+    let (outcome, told) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let reply: Result<Received> = reply.await;
+        let _ = outcome.send(serde_json::to_vec(&reply).unwrap_or_default().into()).await;
+    });
+    Body::new(Pieces(told)).into_response()
 }
 
 /// A body that arrives, for whoever waits for it.

@@ -150,7 +150,7 @@ impl Coming<'_> {
         let began = self.live.pool.store().clock().monotonic();
         let at = stream.at();
         if self.request.dry_run {
-            self.check(&full, &own, &begin).map_err(|error| error.within(&doing))?;
+            self.check(&full, &own, &begin).map_err(|error| within(error, &doing))?;
             loop {
                 match stream.frame().map_err(|error| told(error).within(&doing))? {
                     Frame::End(_) => break,
@@ -159,8 +159,8 @@ impl Coming<'_> {
                 }
             }
         } else {
-            let into = self.target(&full, &own, &begin).map_err(|error| error.within(&doing))?;
-            self.run(stream, into, &full, &begin).map_err(|error| error.within(&doing))?;
+            let into = self.target(&full, &own, &begin).map_err(|error| within(error, &doing))?;
+            self.run(stream, into, &full, &begin).map_err(|error| within(error, &doing))?;
         }
         let took = self.live.pool.store().clock().monotonic().saturating_sub(began);
         self.received.push(ReceivedSnapshot {
@@ -407,6 +407,11 @@ impl Coming<'_> {
         }
         Ok(())
     }
+}
+
+/// Says what could not be done, where the error does not say it by itself.
+fn within(error: ApiError, doing: &str) -> ApiError {
+    if error.message.starts_with("cannot restore") { error } else { error.within(doing) }
 }
 
 /// The token by which a stream goes on.
