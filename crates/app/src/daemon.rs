@@ -311,7 +311,7 @@ async fn diff(
     Ok(Body::new(Pieces(received)).into_response())
 }
 
-/// What is sent, in [`Part`]s. It ends when nobody listens any more.
+/// A stream that is sent, in [`Part`]s. It ends when nobody listens any more.
 async fn send(
     State(shared): State<Shared>,
     Json(request): Json<stream::Send>,
@@ -323,7 +323,7 @@ async fn send(
         let sent = blocking(move || {
             shared.engine.fs_send(request, &mut |part| {
                 let (head, bytes) = part.encode();
-                // Whoever reads may take as long as it likes.
+                // A reader may take as long as it likes.
                 pieces.blocking_send(head.into()).and_then(|()| pieces.blocking_send(bytes.into())).is_ok()
             })
         });
@@ -347,7 +347,7 @@ async fn receive(
         let mut body = body;
         // A client that is gone ends its stream early.
         while let Some(Ok(frame)) = body.frame().await {
-            // What nobody wants any more is passed over: the client is to see the reply.
+            // Once nobody wants it the rest is passed over: the client is to see the reply.
             if let Ok(piece) = frame.into_data() {
                 let _ = pieces.send(piece).await;
             }

@@ -7,9 +7,9 @@
 //! dataset: ids of datasets are few.
 //!
 //! # Crashes
-//! How far a stream came is an entry in the tables, changed in the operation that puts it into the tree. So after a
-//! crash the rest may come. One that is not to be resumed is dropped by [`Pool::destroy_step`], and with it the dataset
-//! if it was made for the stream.
+//! The place that a stream came to is an entry in the tables, changed in the operation that changes the tree. So after
+//! a crash the rest may come. One that is not to be resumed is dropped by [`Pool::destroy_step`], and with it the
+//! dataset if it was made for the stream.
 
 use crate::clones::{TRIES, high_of};
 use crate::create::check_snapshot_name;
@@ -60,7 +60,7 @@ impl Incoming {
     pub fn base(&self) -> Option<SnapshotRecord> {
         self.pool.origin(self.staging.id())
     }
-    /// How far it came.
+    /// The place that it came to.
     pub fn record(&self) -> Option<ReceivingRecord> {
         self.pool.receiving.lock().get(&self.staging.id()).map(|one| one.record.clone())
     }
@@ -102,7 +102,7 @@ impl Pool {
         all.values().find(|one| one.is_staging() && one.parent() == target).cloned()
     }
 
-    /// How far a stream for a dataset came that may be resumed, or is being received.
+    /// Record of the stream for a dataset that is being received, or may be resumed.
     pub fn received(&self, target: DatasetId) -> Option<ReceivingRecord> {
         if self.receiving.lock().is_empty() {
             return None;
@@ -245,7 +245,7 @@ impl Pool {
         let Some(staging) = self.dataset(staging) else { return Ok(false) };
         let target = staging.parent();
         {
-            // Who needs room may be at it: nothing is committed here.
+            // Somebody who needs room may be at it: nothing is committed here.
             let _op = self.enter()?;
             let _complete = self.destroying.lock();
             if !self.drop_received(&staging)? {
@@ -274,8 +274,8 @@ impl Pool {
         Err(PoolError::Busy("the pool is being written to".into()))
     }
 
-    /// What the staging dataset has becomes a note of remains, and it is empty; false when somebody changed it since
-    /// the last commit. Within an operation.
+    /// All that the staging dataset has becomes a note of remains, and it is empty; false when somebody changed it
+    /// since the last commit. Within an operation.
     fn drop_received(&self, staging: &Dataset) -> Result<bool> {
         let id = staging.id();
         {

@@ -2,8 +2,8 @@
 //!
 //! Nothing that came is believed. Keys ascend; values decode, and say what can be; records decode to the length that
 //! they say, and are summed anew; extents do not overlap; names hash to their keys; and at the end names and inodes
-//! agree with each other ([`crate::agreement`]). Numbers that this pool counts (stored bytes of files) are counted here.
-//! Until all of that is so nobody sees any of it.
+//! agree with each other ([`crate::agreement`]). Numbers that this pool counts (stored bytes of files) are counted
+//! here. Until all of that is so nobody sees any of it.
 
 use crate::agreement::{Agreement, Change};
 use crate::error::{StreamError, Wrong};
@@ -21,7 +21,7 @@ use std::io::Read;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// How far a receive is.
+/// Progress of a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
     /// Bytes of the stream, in all.
@@ -419,7 +419,7 @@ impl Receive {
             if matches!(one, Ready::Remove(_)) && old.is_none() {
                 return Ok(Err(Wrong::Reference));
             }
-            // What stays between the item before and this one.
+            // Extents that stay between the item before and this one.
             if self.base.is_some() {
                 last = match self.between(tree, from, &key, last)? {
                     Ok(last) => last,
@@ -603,7 +603,7 @@ impl Open {
         };
         let is_file = inode.kind == FileKind::Regular || (self.longest == 0 && inode.data == 0);
         let cut = |inode: &Inode| (inode.record_size, inode.by_content());
-        // What stays would be cut otherwise.
+        // Extents that stay would be cut otherwise.
         let stays = was.is_some_and(|was| cut(&was) != cut(&inode) && was.data > self.data.1);
         if !is_cut || !is_file || stays {
             return Err(Wrong::Disagreement);
@@ -683,7 +683,7 @@ impl Plan {
     }
 }
 
-/// What becomes of an inode whose extents changed, and that has no item of its own.
+/// Change of an inode whose extents changed, and that has no item of its own.
 fn adjusted(tree: &Update<'_>, open: &mut Open) -> Result<Result<Planned, Wrong>, StreamError> {
     let key = Key::new(open.object, INODE, 0);
     let Some(old) = tree.get(&key)? else { return Ok(Err(Wrong::Disagreement)) };

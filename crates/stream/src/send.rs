@@ -93,7 +93,7 @@ impl<'a> Send<'a> {
         }
     }
 
-    /// What the stream says of the snapshot at first.
+    /// The frame that a snapshot begins with.
     pub fn begin(&self, name: &str) -> Begin {
         let record = self.to.record();
         Begin {
@@ -112,7 +112,7 @@ impl<'a> Send<'a> {
         }
     }
 
-    /// What was sent so far.
+    /// Totals so far.
     pub fn sent(&self) -> Sent {
         self.sent
     }
@@ -185,7 +185,7 @@ impl<'a> Send<'a> {
                 Found::Remove(key) | Found::Put(key, _) | Found::Extent(key, ..) => *key,
             };
             if self.position.is_some_and(|position| key <= position) {
-                // Who receives has it, and it may be referred to.
+                // The receiver has it, and it may be referred to.
                 if let Found::Extent(key, extent, _) = &found {
                     self.remember(extent.ptr.id, *key);
                 }

@@ -54,7 +54,7 @@ pub const BEGIN_CLONE: u32 = 2;
 /// Names and values.
 pub type Pairs = Vec<(String, String)>;
 
-/// What a stream begins with.
+/// The beginning of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
     /// Set of `STREAM_*`.
@@ -89,7 +89,7 @@ pub struct Begin {
     pub flags: u32,
     /// The next inode id to be given out.
     pub next_inode: u64,
-    /// What names are hashed with.
+    /// Salt that names are hashed with.
     pub salt: [u8; NAME_SALT_LEN],
     /// With `BEGIN_RESUMED`, the key behind which it goes on.
     pub position: Key,
@@ -143,7 +143,7 @@ pub struct Cover {
 pub struct Stored {
     /// Its codec.
     pub codec: CodecKind,
-    /// What that made of it.
+    /// The record as that codec made it.
     pub payload: Bytes,
 }
 
@@ -289,6 +289,10 @@ impl FrameKind {
         all.into_iter().find(|kind| *kind as u8 == byte)
     }
 }
+
+/// Kinds of items, as texts name them.
+#[doc(hidden)]
+pub const ITEM_KINDS: [(&str, &str); 4] = [("0", "Remove"), ("1", "Put"), ("2", "Data"), ("3", "Same")];
 
 /// Operations of items.
 const REMOVE: u8 = 0;

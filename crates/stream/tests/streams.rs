@@ -285,7 +285,7 @@ fn a_replica_stays_equal_through_increments_that_break_off_and_go_on() {
             assert!(see(&b.pool, there(&b), &name) == expected[round].1, "{name} differs");
             let of = b.pool.snapshot_named(there(&b), &name).unwrap();
             assert_eq!((of.guid, of.created, of.logical), (was.guid, was.created, was.logical));
-            // What is shared there is shared here.
+            // Sharing is kept.
             let shared = blocks(&a.pool, id(&a.pool, "tank"), &name);
             assert_eq!(blocks(&b.pool, there(&b), &name), shared, "sharing");
             before = Some(name);
@@ -391,7 +391,7 @@ fn damaged_streams_are_refused_and_nothing_of_them_is_seen() {
                 bad.splice(at..at, more);
             }
         }
-        // What is wrong behind the end of the snapshot is no matter of the snapshot's.
+        // Damage behind the end of the snapshot is no matter of the snapshot's.
         let end = whole.len() - 16;
         if bad.get(..end) == whole.get(..end) {
             continue;

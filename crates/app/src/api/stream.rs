@@ -1,5 +1,5 @@
-//! Requests and replies of `larder fs send` and `larder fs receive`. What is sent is a reply in parts, see [`Part`]; what
-//! is received comes behind the request: its length as u32, little-endian, its JSON, then the stream.
+//! Requests and replies of `larder fs send` and `larder fs receive`. A stream that is sent is a reply in parts, see
+//! [`Part`]; one that is received comes behind the request: its length as u32, little-endian, its JSON, then it.
 
 use super::{ApiError, Properties, Result, name};
 use serde::{Deserialize, Serialize};

@@ -5,8 +5,8 @@
 //! are, `collection` when they are traced, `repair` holds the verbs about devices and scans, `roster` knows devices by
 //! what people call them, `maintenance` is what a pool does about devices by itself, `policies` what it does about
 //! snapshots, `advice` what people could do, `figures` what people watch, `chronicle` what pools remember, `pools` and
-//! `datasets` hold the verbs about properties and names, `files` those about single files, `diff` tells what changed, `streams` sends and receives,
-//! `error` is the one place where errors of the layers below become what people read.
+//! `datasets` hold the verbs about properties and names, `files` those about single files, `diff` tells what changed,
+//! `streams` sends and receives, `error` is the one place where errors of the layers below become what people read.
 //!
 //! No lock is held over several pools, so that one which hangs, or waits for somebody who is in its mounts, holds up
 //! nobody else's; names of pools on their way in are in `coming`. Verbs that only look take neither a pool's `admin`

@@ -246,7 +246,7 @@ impl Coming<'_> {
         Ok(Some((dataset, Some(base))))
     }
 
-    /// What the snapshot arrives in.
+    /// The dataset that the snapshot arrives in.
     fn target(&self, full: &str, own: &str, begin: &Begin) -> Result<Incoming> {
         let pool = &self.live.pool;
         let found = self.check(full, own, begin)?;
@@ -327,7 +327,7 @@ impl Coming<'_> {
             );
             return Err(ApiError::new(ErrorKind::Usage, message));
         }
-        // What came of it goes, and so does what was made for it.
+        // Nothing is kept of it, nor the dataset that was made for it.
         let dropped = pool.abort_receive(target).and_then(|_| {
             let is_empty = pool.newest_snapshot(target).is_none() && self.live.table.path(target).is_none();
             if made && is_empty { pool.destroy_dataset(target) } else { Ok(()) }
