@@ -68,7 +68,8 @@ impl Daemon {
         self.child.id()
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    /// A command of this daemon's.
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.larder);
         command.env("LARDER_RUN_DIR", self.folder.join("run")).args(arguments);
         command
