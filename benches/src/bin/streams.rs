@@ -221,7 +221,7 @@ fn btrfs(args: &Args, folder: &Path) {
         run("mount", &["-o", "loop", &path(&image), &path(place)]);
     }
     let (one, two) = (&places[0], &places[1]);
-    let mut measure = |name: &str, what: &str, write: &dyn Fn(&Path)| {
+    let measure = |name: &str, what: &str, write: &dyn Fn(&Path)| {
         let source = one.join(name);
         run("btrfs", &["subvolume", "create", &path(&source)]);
         write(&source);

@@ -70,7 +70,7 @@ impl Pool {
             of.insert(id, Arc::new(Dataset::new(Arc::downgrade(&shared), record, local, settings)));
         }
         check_parents(&datasets)?;
-        let receiving = receiving_into(&datasets, receiving)?;
+        let receiving = receiving_into(&datasets, receiving);
         let mut snapshots = snapshots_of(&datasets, snapshots)?;
         find_origins(&mut snapshots, &datasets)?;
         for (dataset, high, number, entry) in attached {
@@ -179,16 +179,11 @@ fn find_origins(snapshots: &mut Snapshots, datasets: &Datasets) -> Result<()> {
     Ok(())
 }
 
-/// Streams on their way in, each into a dataset that is there.
-fn receiving_into(datasets: &Datasets, records: BTreeMap<DatasetId, ReceivingRecord>) -> Result<Receiving> {
-    let of = |(id, record): (DatasetId, ReceivingRecord)| {
-        let is_staging = datasets.get(&id).is_some_and(|dataset| dataset.is_staging());
-        let entry = Received { record, used: Arc::default() };
-        is_staging
-            .then_some((id, entry))
-            .ok_or_else(|| Corrupt::new("record of a stream that is received", Reason::Identity).into())
-    };
-    records.into_iter().map(of).collect()
+/// Streams on their way in. An entry of a dataset that is not there says nothing: nothing is lost with it.
+fn receiving_into(datasets: &Datasets, records: BTreeMap<DatasetId, ReceivingRecord>) -> Receiving {
+    let is_staging = |id: &DatasetId| datasets.get(id).is_some_and(|dataset| dataset.is_staging());
+    let there = records.into_iter().filter(|(id, _)| is_staging(id));
+    there.map(|(id, record)| (id, Received { record, used: Arc::default() })).collect()
 }
 
 /// Snapshots as the tables hold them.

@@ -77,9 +77,11 @@ impl Pool {
         self.snapshots.lock().origin_key(clone)
     }
 
-    /// Clones that began as a snapshot.
+    /// Clones that began as a snapshot, of those that people are shown.
     pub fn clones(&self, of: &SnapshotRecord) -> BTreeSet<DatasetId> {
-        self.snapshots.lock().clones((of.dataset, of.high)).collect()
+        let all: Vec<_> = self.snapshots.lock().clones((of.dataset, of.high)).collect();
+        let is_shown = |id: &DatasetId| self.dataset(*id).is_some_and(|clone| !clone.is_staging());
+        all.into_iter().filter(is_shown).collect()
     }
 
     /// Snapshots of a dataset that were destroyed and stay for their clones, oldest first.

@@ -73,6 +73,9 @@ impl Pool {
         if id == ROOT_DATASET {
             return Err(PoolError::Busy("the pool's root dataset goes with the pool".into()));
         }
+        if self.dataset(id).is_some_and(|dataset| dataset.is_staging()) {
+            return Err(PoolError::Busy("streams that are received have it".into()));
+        }
         if !self.children(id).is_empty() {
             return Err(PoolError::Busy(format!("{} has children", self.full_name(id))));
         }
@@ -108,7 +111,9 @@ impl Pool {
             if state.record.origin.is_some() && state.tree.is_dirty() {
                 return Ok(false);
             }
-            self.change_tables(&properties(false))?;
+            let mut changes = properties(false);
+            changes.push((Table::Receiving.key(id.get()), None));
+            self.change_tables(&changes)?;
             self.leave_clone(&mut state).inspect_err(|_| {
                 // The leaves were just changed, and are in memory; else the pool is suspended.
                 drop(self.change_tables(&properties(true)));

@@ -25,7 +25,11 @@ use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_sorted::tree::{Difference, Differs, Tree};
 use larder_store::{DatasetNodes, PoolError, Result};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
+
+/// The most bytes of a record: those of two long names, and more.
+const RECORD_MAX: usize = 2048;
 
 /// Orphans of a snapshot that may have been removed since without that being a change.
 const ORPHANS: usize = 1 << 16;
@@ -44,7 +48,7 @@ pub struct Incoming {
     pool: Arc<Pool>,
     target: DatasetId,
     staging: Arc<Dataset>,
-    _used: Arc<()>,
+    used: Arc<()>,
 }
 
 impl Incoming {
@@ -60,16 +64,21 @@ impl Incoming {
     pub fn base(&self) -> Option<SnapshotRecord> {
         self.pool.origin(self.staging.id())
     }
-    /// The place that it came to.
+    /// The place that it came to; none when it was dropped meanwhile.
     pub fn record(&self) -> Option<ReceivingRecord> {
-        self.pool.receiving.lock().get(&self.staging.id()).map(|one| one.record.clone())
+        let receiving = self.pool.receiving.lock();
+        let own = receiving.get(&self.staging.id()).filter(|one| Arc::ptr_eq(&one.used, &self.used));
+        own.map(|one| one.record.clone())
     }
 
-    /// Notes how far it came, in the operation that changed the staging dataset.
+    /// Notes how far it came, in the operation that changes the staging dataset, before it does.
     ///
     /// # Errors
-    /// When the tables cannot be read or changed.
+    /// When it was dropped meanwhile, or the tables cannot be read or changed: then nothing may be changed.
     pub fn note(&self, _op: &Op<'_>, record: ReceivingRecord) -> Result<()> {
+        if self.record().is_none() {
+            return Err(PoolError::NotFound("the stream that is received".into()));
+        }
         let id = self.staging.id();
         self.pool.change_tables(&[(Table::Receiving.key(id.get()), Some(record.encode()))])?;
         if let Some(one) = self.pool.receiving.lock().get_mut(&id) {
@@ -124,6 +133,15 @@ impl Pool {
         salt: [u8; NAME_SALT_LEN],
     ) -> Result<Incoming> {
         check_snapshot_name(&record.name).map_err(PoolError::Invalid)?;
+        // It comes from outside, and is to be read back.
+        let encoded = record.encode();
+        if encoded.len() > RECORD_MAX || ReceivingRecord::decode(&encoded).as_ref() != Ok(&record) {
+            return Err(PoolError::Invalid("the stream has a name that cannot be".into()));
+        }
+        if record.base.is_none() && self.origin_key(target).is_some() {
+            // What it names is hashed otherwise than what its origin's lineage has.
+            return Err(PoolError::Busy(format!("{} is a clone", self.full_name(target))));
+        }
         for _ in 0..TRIES {
             self.commit()?;
             let _op = self.enter()?;
@@ -167,7 +185,7 @@ impl Pool {
             let used = Arc::new(());
             let entry = Received { record, used: Arc::clone(&used) };
             self.receiving.lock().insert(id, entry);
-            return Ok(Incoming { pool: Arc::clone(self), target, staging, _used: used });
+            return Ok(Incoming { pool: Arc::clone(self), target, staging, used });
         }
         Err(PoolError::Busy("the pool is being written to".into()))
     }
@@ -177,18 +195,17 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NotFound`] when there is none; [`PoolError::Busy`] when it is being received.
     pub fn resume_receive(self: &Arc<Self>, target: DatasetId) -> Result<Incoming> {
-        self.check_not_received(target)?;
         let none = || PoolError::NotFound("a stream that can be resumed".into());
+        // Nobody drops it meanwhile.
+        let _complete = self.destroying.lock();
         let staging = self.staging_of(target).ok_or_else(none)?;
+        self.check_not_received(target)?;
         let used = {
             let receiving = self.receiving.lock();
-            let one = receiving.get(&staging.id()).filter(|one| one.record.resumable).ok_or_else(none)?;
-            if one.is_used() {
-                return Err(being_received(&self.full_name(target)));
-            }
-            Arc::clone(&one.used)
+            let one = receiving.get(&staging.id()).filter(|one| one.record.resumable);
+            Arc::clone(&one.ok_or_else(none)?.used)
         };
-        Ok(Incoming { pool: Arc::clone(self), target, staging, _used: used })
+        Ok(Incoming { pool: Arc::clone(self), target, staging, used })
     }
 
     /// Drops what was received of a stream for a dataset; false when there is nothing. Durable with the next commit.
@@ -236,28 +253,49 @@ impl Pool {
     /// Drops a stream that broke off and is not to be resumed, and the dataset that was made for it. True when there
     /// was one.
     pub(crate) fn drop_broken_off(&self) -> Result<bool> {
-        let broken = {
+        let broken = || {
             let receiving = self.receiving.lock();
             let mut all = receiving.iter().filter(|(_, one)| !one.record.resumable && !one.is_used());
             all.next().map(|(id, one)| (*id, one.record.made))
         };
-        let Some((staging, made)) = broken else { return Ok(false) };
+        let Some((staging, made)) = broken() else { return Ok(false) };
         let Some(staging) = self.dataset(staging) else { return Ok(false) };
         let target = staging.parent();
         {
             // Somebody who needs room may be at it: nothing is committed here.
             let _op = self.enter()?;
             let _complete = self.destroying.lock();
-            if !self.drop_received(&staging)? {
+            if broken() != Some((staging.id(), made)) || !self.drop_received(&staging)? {
                 return Ok(false);
             }
         }
-        // Somebody may have taken a liking to it meanwhile.
-        let is_empty = self.dataset(target).is_some_and(|one| one.state.read().record.root.is_none());
-        if made && is_empty && self.newest_snapshot(target).is_none() && self.children(target).is_empty() {
-            self.destroy_dataset(target)?;
+        // Somebody may have taken a liking to it meanwhile, and then it stays.
+        if made && self.is_untouched(target)? && self.children(target).is_empty() {
+            let _ = self.destroy_dataset(target);
         }
         Ok(true)
+    }
+
+    /// Whether a dataset has no snapshots, and nothing in it but its root directory.
+    ///
+    /// # Errors
+    /// When its tree cannot be read.
+    pub fn is_untouched(&self, dataset: DatasetId) -> Result<bool> {
+        let Some(dataset) = self.dataset(dataset) else { return Ok(false) };
+        let mut entries = 0;
+        dataset.view()?.scan(&Key::MIN, &mut |_, _| {
+            entries += 1;
+            if entries > 1 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(entries <= 1 && self.newest_snapshot(dataset.id()).is_none())
+    }
+
+    /// A dataset goes back to a snapshot: what was received upon a newer one goes.
+    pub(crate) fn drop_received_beyond(&self, to: &SnapshotRecord) -> Result<()> {
+        let Some(staging) = self.staging_of(to.dataset) else { return Ok(()) };
+        let is_beyond =
+            self.origin_key(staging.id()).is_some_and(|(of, high)| of == to.dataset && high > to.high);
+        if is_beyond { self.drop_all_received(&staging) } else { Ok(()) }
     }
 
     fn drop_all_received(&self, staging: &Dataset) -> Result<()> {
@@ -278,6 +316,9 @@ impl Pool {
     /// since the last commit. Within an operation.
     fn drop_received(&self, staging: &Dataset) -> Result<bool> {
         let id = staging.id();
+        if self.receiving.lock().get(&id).is_some_and(Received::is_used) {
+            return Err(being_received(&self.full_name(staging.parent())));
+        }
         {
             let mut state = staging.state.write();
             if state.tree.is_dirty() {
@@ -373,9 +414,7 @@ impl Pool {
             hidden: false,
             name: receiving.name.clone(),
         };
-        if self.snapshots.lock().named(target, &record.name).is_ok() {
-            return Err(PoolError::Exists(format!("snapshot {}@{}", self.full_name(target), record.name)));
-        }
+        self.check_free(target, &record.name)?;
         {
             let mut state = head.state.write();
             // The same tree is the snapshot's.
@@ -397,6 +436,17 @@ impl Pool {
         self.shared.damage.moved((staging.id(), crate::ledger::HEAD), (target, crate::ledger::HEAD), true);
         self.went_back(&head);
         Ok(Some(record))
+    }
+
+    /// Refuses a name that a snapshot of a dataset has, or is to get.
+    fn check_free(&self, target: DatasetId, name: &str) -> Result<()> {
+        let is_free = {
+            let snapshots = self.snapshots.lock();
+            let mut to_come = snapshots.to_come();
+            snapshots.named(target, name).is_err()
+                && to_come.all(|(of, other)| *of != target || other != name)
+        };
+        if is_free { Ok(()) } else { Err(PoolError::Exists(format!("{}@{name}", self.full_name(target)))) }
     }
 
     /// Refuses when a dataset is not what the stream builds upon; or has it be that again.
@@ -444,23 +494,13 @@ impl Pool {
     fn differs(&self, old: Option<BlockPtr>, head: &Dataset) -> Result<bool> {
         let new = {
             let state = head.state.read();
-            if state.tree.is_dirty() {
+            if state.tree.is_dirty() && old.is_some() {
                 return Ok(true);
             }
             state.tree.committed_root()
         };
-        // A dataset that nobody wrote to has its root directory at most.
         if old.is_none() {
-            let mut entries = 0;
-            head.view()?.scan(&Key::MIN, &mut |_, _| {
-                entries += 1;
-                if entries > 1 {
-                    std::ops::ControlFlow::Break(())
-                } else {
-                    std::ops::ControlFlow::Continue(())
-                }
-            })?;
-            return Ok(entries > 1);
+            return Ok(!self.is_untouched(head.id())?);
         }
         let mut difference = Difference::new(old, new);
         let (mut differs, mut orphans) = (false, BTreeSet::new());

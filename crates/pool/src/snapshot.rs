@@ -393,6 +393,8 @@ impl Pool {
         let mut known = None;
         loop {
             self.check_no_moment(dataset)?;
+            let to = self.snapshot_named(dataset, name)?;
+            self.drop_received_beyond(&to)?;
             while self.destroy_unneeded()? {}
             self.commit()?;
             let to = self.snapshot_named(dataset, name)?;

@@ -40,7 +40,8 @@ impl Agreement {
         fact[0] = number;
         fact[1..9].copy_from_slice(&first.to_le_bytes());
         fact[9..].copy_from_slice(&second.to_le_bytes());
-        XxHash3_64::oneshot_with_seed(self.seed, &fact)
+        // Odd, so that no count times it is 0.
+        XxHash3_64::oneshot_with_seed(self.seed, &fact) | 1
     }
 
     fn count(&mut self, change: Change, number: u8, first: u64, second: u64, times: u64) {

@@ -10,7 +10,7 @@ use crate::error::{StreamError, Wrong};
 use crate::wire::{BEGIN_RESUMED, Begin, Cover, Decoder, End, Frame, Item, Place, Stored};
 use larder_format::items::{
     ENTRY, EXTENT, Entry, Extent, FileKind, INODE, Inode, LAST_INODE, MAX_COLLISIONS, MAX_INODE, MAX_TARGET,
-    NameKey, ORPHAN, ROOT_INODE, SYMLINK, XATTR, XATTR_PIECE, Xattr,
+    NameKey, ORPHAN, ROOT_INODE, SYMLINK, XATTR, XATTR_PIECE, XATTR_PIECES, Xattr, XattrValue,
 };
 use larder_format::node::Key;
 use larder_format::tables::ReceivingRecord;
@@ -20,6 +20,11 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+
+/// Inode ids of a stream are below this one, so that as many are left here.
+const NEXT_INODE_MAX: u64 = LAST_INODE / 2;
+/// Numbers of values of attributes are below this one.
+const PIECES_END: u64 = 1 << 40;
 
 /// Progress of a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -111,7 +116,7 @@ impl Receive {
             None => None,
         };
         let names = incoming.staging().name_key();
-        let next_inode = begin.next_inode.clamp(2, LAST_INODE + 1);
+        let next_inode = begin.next_inode.clamp(2, NEXT_INODE_MAX);
         let mut receive = Self {
             pool: Arc::clone(pool),
             incoming,
@@ -186,18 +191,17 @@ impl Receive {
         }
         let records = self.records(&items, refuse)?;
         let staging = Arc::clone(self.incoming.staging());
-        let plain: u64 = records.iter().map(|record| record.plain.len() as u64).sum();
         let stored: u64 = items
             .iter()
             .map(|item| match item {
                 Item::Data(_, _, stored) => stored.payload.len() as u64 + 256,
-                Item::Same(_, cover, _) => u64::from(cover.logical),
+                Item::Same(..) => 64,
                 Item::Put(_, value) => value.len() as u64 + 64,
                 Item::Remove(_) => 0,
             })
             .sum();
         let pool = Arc::clone(&self.pool);
-        pool.check_room(&staging, plain.max(stored), || false)?;
+        pool.check_room(&staging, stored, || false)?;
         pool.make_changes_fit()?;
         pool.claim(staging.id(), stored)?;
         let applied = self.apply(&staging, items, records, bytes, refuse);
@@ -228,6 +232,12 @@ impl Receive {
             let ready = self.resolve(tree, &items, pointers)?.map_err(refuse)?;
             last_extent = self.check_extents(tree, &ready, &old)?.map_err(refuse)?;
             let plan = Plan::of(tree, ready, old, &mut open, &mut agreement)?.map_err(refuse)?;
+            open.put(&mut state);
+            state.position = items.last().map(Item::key);
+            state.bytes += bytes;
+            state.sums = agreement.sums;
+            // Before the first change: where it cannot be noted, nothing is changed.
+            self.incoming.note(&op, state.clone())?;
             plan.apply(tree)?;
             tree.note_inode(InodeId::new(self.next_inode.saturating_sub(1)));
             Ok(())
@@ -250,11 +260,6 @@ impl Receive {
                 received.bytes += stored.payload.len() as u64;
             }
         }
-        open.put(&mut state);
-        state.position = items.last().map(Item::key);
-        state.bytes += bytes;
-        state.sums = agreement.sums;
-        self.incoming.note(&op, state.clone())?;
         (self.state, self.received, self.last_extent) = (state, received, last_extent);
         Ok(())
     }
@@ -283,8 +288,15 @@ impl Receive {
                 let entry = Entry::decode(value)?;
                 self.is_cookie(key.offset, entry.name) && is_inode(entry.inode.get())
             }
-            XATTR => self.is_cookie(key.offset, Xattr::decode(value)?.name),
-            XATTR_PIECE => !value.is_empty(),
+            XATTR => {
+                let xattr = Xattr::decode(value)?;
+                let fits = match xattr.value {
+                    XattrValue::Inline(_) => true,
+                    XattrValue::Pieces { number, .. } => number < PIECES_END,
+                };
+                fits && self.is_cookie(key.offset, xattr.name)
+            }
+            XATTR_PIECE => !value.is_empty() && key.offset / XATTR_PIECES < PIECES_END,
             SYMLINK => key.offset == 0 && (1..=MAX_TARGET).contains(&value.len()) && !value.contains(&0),
             _ => return Err(Wrong::Feature),
         };
@@ -487,12 +499,15 @@ impl Receive {
         }
         self.pool.make_changes_fit()?;
         let op = self.pool.enter()?;
+        let mut state = self.state.clone();
         staging.update::<_, StreamError>(&op, |tree| {
             let change = adjusted(tree, &mut open)?.map_err(refuse)?;
+            open.put(&mut state);
+            self.incoming.note(&op, state.clone())?;
             Ok(Plan { changes: vec![change] }.apply(tree)?)
         })?;
-        open.put(&mut self.state);
-        Ok(self.incoming.note(&op, self.state.clone())?)
+        self.state = state;
+        Ok(())
     }
 
     /// All has arrived: does it agree with itself?
@@ -586,6 +601,15 @@ impl Open {
         Ok(())
     }
 
+    /// The inode goes: so do all its extents.
+    fn end(&mut self, was: &Inode) -> Result<(), Wrong> {
+        if was.data.saturating_add(self.data.0) != self.data.1 {
+            return Err(Wrong::Disagreement);
+        }
+        self.go_to(self.object);
+        Ok(())
+    }
+
     /// The inode, which was there with these figures, as it is to be here. Its extents are cut as it says.
     fn close(&mut self, mut inode: Inode, was: Option<Inode>) -> Result<Inode, Wrong> {
         let (stored, data) = was.map_or((0, 0), |was| (was.stored, was.data));
@@ -593,7 +617,10 @@ impl Open {
         inode.stored = stored.saturating_add(self.stored.0).saturating_sub(self.stored.1).min(most);
         inode.data = data.saturating_add(self.data.0).saturating_sub(self.data.1).min(most);
         let size = u64::from(inode.record_size);
+        // A file that was cut to nothing loses its records by and by.
+        let is_tail = inode.flags & Inode::HAS_TAIL != 0 && inode.size == 0 && size == 0;
         let is_cut = match (self.longest, inode.by_content()) {
+            _ if is_tail => true,
             // Nothing came.
             (0, _) => size > 0 || inode.data == 0,
             (_, true) => size > 0,
@@ -604,7 +631,7 @@ impl Open {
         let is_file = inode.kind == FileKind::Regular || (self.longest == 0 && inode.data == 0);
         let cut = |inode: &Inode| (inode.record_size, inode.by_content());
         // Extents that stay would be cut otherwise.
-        let stays = was.is_some_and(|was| cut(&was) != cut(&inode) && was.data > self.data.1);
+        let stays = was.is_some_and(|was| cut(&was) != cut(&inode) && was.data > self.data.1 && !is_tail);
         if !is_cut || !is_file || stays {
             return Err(Wrong::Disagreement);
         }
@@ -714,7 +741,7 @@ fn planned(
     }
     let Ready::Put(_, value) = ready else {
         if key.kind == INODE {
-            open.go_to(key.object);
+            open.end(&Inode::decode(old.as_deref().unwrap_or_default())?)?;
         }
         return Ok((key, New::None, old));
     };

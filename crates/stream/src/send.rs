@@ -192,7 +192,8 @@ impl<'a> Send<'a> {
                 continue;
             }
             bytes += match &found {
-                Found::Extent(_, extent, _) => u64::from(extent.ptr.place.stored),
+                // The receiver has all of it in memory, decoded.
+                Found::Extent(_, extent, _) => u64::from(extent.ptr.place.stored.max(extent.logical / 4)),
                 Found::Put(_, value) => value.len() as u64,
                 Found::Remove(_) => 0,
             };

@@ -21,6 +21,8 @@ pub const FRAME_SUM: usize = 8;
 pub const FRAME_MAX: u32 = 16 << 20;
 /// The most items of a chunk.
 pub const ITEMS_MAX: u32 = 8192;
+/// The most plain bytes of the records of a chunk.
+pub const PLAIN_MAX: u64 = 32 << 20;
 /// The most bytes of a text.
 pub const TEXT_MAX: usize = 8192;
 /// The most entries of a list.
@@ -465,6 +467,7 @@ fn get_items(rest: &mut Rest) -> Result<Vec<Item>, Wrong> {
         return Err(Wrong::Range);
     }
     let (mut items, mut payloads, mut last) = (Vec::new(), Vec::new(), None);
+    let mut plain = 0u64;
     for at in 0..count as usize {
         let (op, key) = (rest.array::<1>()?[0], rest.key()?);
         if last.is_some_and(|last| last >= key) {
@@ -485,7 +488,8 @@ fn get_items(rest: &mut Rest) -> Result<Vec<Item>, Wrong> {
                 let codec = CodecKind::from_byte(rest.array::<1>()?[0])?;
                 let len = rest.u32()?;
                 let fits = if codec == CodecKind::Off { len == cover.logical } else { len < cover.logical };
-                if !fits {
+                plain += u64::from(cover.logical);
+                if !fits || plain > PLAIN_MAX {
                     return Err(Wrong::Range);
                 }
                 payloads.push((at, len));
@@ -515,9 +519,9 @@ fn put_key(out: &mut Vec<u8>, key: &Key) {
 }
 
 fn put_text(out: &mut Vec<u8>, text: &str) {
-    let text = &text.as_bytes()[..text.len().min(TEXT_MAX)];
-    out.extend_from_slice(&(text.len() as u16).to_le_bytes());
-    out.extend_from_slice(text);
+    let end = (0..=text.len().min(TEXT_MAX)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    out.extend_from_slice(&(end as u16).to_le_bytes());
+    out.extend_from_slice(&text.as_bytes()[..end]);
 }
 
 fn put_pairs(out: &mut Vec<u8>, pairs: &Pairs) {

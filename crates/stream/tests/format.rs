@@ -34,6 +34,7 @@ fn constants_are_as_the_page_says() {
         ("FRAME_SUM", wire::FRAME_SUM as u64),
         ("FRAME_MAX", wire::FRAME_MAX.into()),
         ("ITEMS_MAX", wire::ITEMS_MAX.into()),
+        ("PLAIN_MAX", wire::PLAIN_MAX),
         ("TEXT_MAX", wire::TEXT_MAX as u64),
         ("LIST_MAX", wire::LIST_MAX.into()),
         ("STREAM_REPLICATES", wire::STREAM_REPLICATES.into()),

@@ -243,6 +243,10 @@ fn target() -> Bed {
     Bed::with_layout("single", &[SIZE], &[])
 }
 
+fn sent(from: &Bed, old: Option<&str>, new: &str) -> Vec<u8> {
+    encode(&frames(&from.pool, "tank", old, new, None))
+}
+
 fn take(bed: &Bed, name: &str) {
     bed.pool.snapshot(id(&bed.pool, "tank"), name).unwrap();
 }
@@ -477,4 +481,130 @@ fn streams_with_right_sums_that_say_what_cannot_be_do_no_harm() {
     receive(&b.pool, "tank/r", &encode(&stream), ReceiveAs::Next).unwrap();
     assert!(see(&b.pool, there, "two") == seen[1]);
     check(&b);
+}
+
+fn half_base(seed: u64) -> (Bed, Bed, DatasetId) {
+    let (_a, b, stream, _seen) = half_way(seed);
+    let there = id(&b.pool, "tank/r");
+    let whole = encode(&stream);
+    receive(&b.pool, "tank/r", &whole[..whole.len() - 60], ReceiveAs::Next).unwrap_err();
+    (_a, b, there)
+}
+
+fn reimport(b: &Bed) {
+    b.pool.commit().unwrap();
+    let trace = b.sim.trace();
+    let world = SimWorld::from_images(trace.crash_images(trace.len(), Survival::Random { seed: 1 }));
+    drop(Bed::import(world, Arc::clone(&b.clock), 9));
+}
+
+#[test]
+fn a_pool_with_half_of_a_stream_is_imported() {
+    let (_a, b, _there) = half_base(3);
+    reimport(&b);
+}
+
+#[test]
+fn half_of_a_stream_is_no_clone_and_goes_with_its_dataset() {
+    let (_a, b, there) = half_base(3);
+    let one = b.pool.snapshot_named(there, "one").unwrap();
+    let clones = b.pool.clones(&one);
+    assert!(clones.is_empty());
+    b.pool.destroy_snapshot(there, "one").unwrap();
+    let staging = b.pool.datasets().into_iter().find(|one| one.is_staging()).unwrap();
+    assert!(matches!(b.pool.destroy_dataset(staging.id()), Err(PoolError::Busy(_))));
+    drop(staging);
+    b.pool.destroy_dataset(there).unwrap();
+    reimport(&b);
+}
+
+#[test]
+fn a_file_that_was_cut_to_nothing_and_still_has_records_arrives() {
+    let (a, b) = (source(&[("recordsize", "4096")]), target());
+    let node = a.file(ROOT, "big");
+    for at in 0..1500u64 {
+        a.write(node, at * 4096, &[(at % 251) as u8 + 1; 4096]);
+    }
+    a.pool.commit().unwrap();
+    a.resize(node, 0);
+    take(&a, "one");
+    let stream = encode(&frames(&a.pool, "tank", None, "one", None));
+    receive(&b.pool, "tank/r", &stream, ReceiveAs::Next).unwrap();
+    a.write(node, 0, &[9; 9000]);
+    a.pool.commit().unwrap();
+    take(&a, "two");
+    let stream = sent(&a, Some("one"), "two");
+    receive(&b.pool, "tank/r", &stream, ReceiveAs::Next).unwrap();
+    assert!(see(&a.pool, id(&a.pool, "tank"), "two") == see(&b.pool, id(&b.pool, "tank/r"), "two"));
+}
+
+#[test]
+fn a_dataset_that_was_made_for_a_stream_goes_with_it() {
+    let (a, b) = (source(KINDS[0]), target());
+    let node = a.file(ROOT, "x");
+    a.write(node, 0, &[7; 50_000]);
+    take(&a, "one");
+    let stream = encode(&frames(&a.pool, "tank", None, "one", None));
+    let mut decoder = Decoder::new(&stream[..]);
+    decoder.frame().unwrap();
+    let Frame::Begin(begin) = decoder.frame().unwrap() else { panic!() };
+    let t = b.pool.create_dataset("tank/r", BTreeMap::new()).unwrap().id();
+    let record = Receive::record(&begin, "one", None, 1, false, true);
+    drop(b.pool.receive(t, record, begin.salt).unwrap());
+    b.pool.commit().unwrap();
+    while b.pool.destroy_step(1000).unwrap() {}
+    assert!(b.pool.dataset_by_name("tank/r").is_err(), "made, nothing in it, and it stays");
+}
+
+#[test]
+fn a_snapshot_that_comes_between_takes_no_name_twice() {
+    (0..seeds(8, 40)).for_each(|_| same_name());
+}
+
+fn same_name() {
+    let (_a, b, stream, _seen) = half_way(3);
+    let there = id(&b.pool, "tank/r");
+    let whole = encode(&stream);
+    let mut decoder = Decoder::new(&whole[..]);
+    decoder.frame().unwrap();
+    let Frame::Begin(begin) = decoder.frame().unwrap() else { panic!() };
+    let incoming =
+        b.pool.receive(there, record_of(&b.pool, there, &begin, false).unwrap(), begin.salt).unwrap();
+    let mut receive = Receive::new(&b.pool, incoming, &begin).unwrap();
+    receive.run(&mut decoder, &mut |_| true).unwrap();
+    let incoming = receive.into_incoming();
+    let pool = Arc::clone(&b.pool);
+    let before = b.pool.store().durable_commit();
+    let (x, y) = std::thread::scope(|scope| {
+        let x = scope.spawn(|| {
+            // Somewhere within the commits that it takes.
+            while pool.store().durable_commit() == before {
+                std::hint::spin_loop();
+            }
+            pool.snapshot(there, "two").map(drop)
+        });
+        let y = scope.spawn(|| incoming.finish(ReceiveAs::Next).map(drop));
+        (x.join().unwrap(), y.join().unwrap())
+    });
+    assert!(x.is_err() || y.is_err(), "both got the name");
+    let names: Vec<_> = b.pool.snapshots(there).into_iter().map(|one| one.name).collect();
+    assert!(names.iter().filter(|one| *one == "two").count() == 1);
+}
+
+#[test]
+fn names_that_cannot_be_read_back_are_refused() {
+    let (_a, b, stream, _seen) = half_way(3);
+    for name in [
+        "tank@a\u{1}".to_owned(),
+        format!("{}@x", "a".repeat(4000)),
+        "tank@a/b".to_owned(),
+        "tank@".to_owned(),
+    ] {
+        let mut bad = stream.clone();
+        let Frame::Begin(begin) = &mut bad[1] else { panic!("no snapshot") };
+        begin.name = name;
+        receive(&b.pool, "tank/r", &encode(&bad), ReceiveAs::Next).unwrap_err();
+    }
+    reimport(&b);
+    receive(&b.pool, "tank/r", &encode(&stream), ReceiveAs::Next).unwrap();
 }

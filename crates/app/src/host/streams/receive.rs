@@ -5,6 +5,7 @@ use super::super::error::NOTHING_CHANGED;
 use super::super::live::Live;
 use super::super::mounts::{Target, can_mount, target};
 use super::told;
+use crate::api::fs::Set;
 use crate::api::name::{check_dataset, check_snapshot, pool_of};
 use crate::api::stream::{Abort, Below, Receive as Request, Received, ReceivedSnapshot};
 use crate::api::{ApiError, Done, ErrorKind, Properties, Result};
@@ -56,8 +57,8 @@ pub fn abort(host: &Host, request: &Abort) -> Result<Done> {
     if !live.pool.abort_receive(dataset.id()).map_err(ApiError::from)? {
         return Err(none());
     }
-    let is_empty = live.pool.newest_snapshot(dataset.id()).is_none();
-    if record.made && is_empty && live.table.path(dataset.id()).is_none() {
+    let is_untouched = live.pool.is_untouched(dataset.id())?;
+    if record.made && is_untouched && live.table.path(dataset.id()).is_none() {
         live.pool.destroy_dataset(dataset.id())?;
     }
     live.pool.commit()?;
@@ -329,8 +330,8 @@ impl Coming<'_> {
         }
         // Nothing is kept of it, nor the dataset that was made for it.
         let dropped = pool.abort_receive(target).and_then(|_| {
-            let is_empty = pool.newest_snapshot(target).is_none() && self.live.table.path(target).is_none();
-            if made && is_empty { pool.destroy_dataset(target) } else { Ok(()) }
+            let goes = made && self.live.table.path(target).is_none() && pool.is_untouched(target)?;
+            if goes { pool.destroy_dataset(target) } else { Ok(()) }
         });
         if let Err(error) = dropped.and_then(|()| pool.commit().map(drop)) {
             tracing::warn!("{full}: what came of a stream is still there: {error}");
@@ -393,17 +394,33 @@ impl Coming<'_> {
                 || PLACES.contains(&name)
                 || self.request.properties.contains_key(name)
         };
-        for (name, value) in properties.iter().filter(|(name, _)| !without(name)) {
-            // A limit that does not fit here, or a value that this pool cannot have, is no reason to refuse the data.
-            if let Err(error) = pool.set_property(target, name, value) {
-                tracing::warn!("{}: {name}={value} is not set: {error}", pool.full_name(target));
-            }
+        // A limit that does not fit here, or a value that cannot be, is no reason to refuse the data.
+        let full = pool.full_name(target);
+        let passed_over = |name: &str, error: &dyn std::fmt::Display| {
+            tracing::warn!("{full}: {} of the stream is not set: {error}", name.escape_default());
+        };
+        for (name, value) in properties.into_iter().filter(|(name, _)| !without(name)) {
+            let one = Properties::from([(name.clone(), value)]);
+            let checked = Set { names: vec![full.clone()], properties: one }.checked();
+            let set = checked.and_then(|set| {
+                let each = set.properties.iter();
+                Ok(each
+                    .map(|(name, value)| pool.set_property(target, name, value))
+                    .collect::<Result<_, PoolError>>()?)
+            });
+            let _: Result<()> = set.inspect_err(|error| passed_over(&name, error));
         }
         for (name, value) in &begin.own {
-            pool.set_snapshot_property(record, name, Some(value))?;
+            let one = Properties::from([(name.clone(), value.clone())]);
+            let names = vec![format!("{full}@{}", record.name)];
+            let set = Set { names, properties: one }
+                .checked()
+                .and_then(|_| Ok(pool.set_snapshot_property(record, name, Some(value))?));
+            let _ = set.inspect_err(|error| passed_over(name, error));
         }
         for tag in &begin.holds {
-            pool.hold_snapshots(&[(target, record.name.clone())], tag)?;
+            let held = pool.hold_snapshots(&[(target, record.name.clone())], tag);
+            let _ = held.inspect_err(|error| passed_over(tag, error));
         }
         Ok(())
     }
