@@ -51,13 +51,9 @@ impl Early {
     pub fn read(kind: u32, bonus: &[u8], order: Order) -> Result<Option<Self>> {
         let at = |offset| order.u64(bonus, offset).ok_or_else(|| corrupt("the attributes of a file"));
         Ok(match kind {
-            ZNODE => Some(Self {
-                mode: at(72)?,
-                size: at(80)?,
-                birth: at(64)?,
-                parent: at(88)?,
-                flags: at(120)?,
-            }),
+            ZNODE => {
+                Some(Self { mode: at(72)?, size: at(80)?, birth: at(64)?, parent: at(88)?, flags: at(120)? })
+            }
             // Their places are fixed for the accounting of space (zfs_sa.h, SA_MODE_OFFSET and the others).
             SA => {
                 let head = SaHead::read(bonus, order)?;

@@ -3,9 +3,10 @@
 use crate::error::{Result, corrupt};
 
 /// The byte order of who wrote a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
     /// x86 and most others.
+    #[default]
     Little,
     /// SPARC, s390x.
     Big,

@@ -12,7 +12,9 @@ pub enum Refusal {
     #[error("it is redacted: parts of its files were left out on purpose")]
     Redacted,
     /// `zfs send -D`.
-    #[error("it is deduplicated (zfs send -D): records refer to earlier ones; `zstream redup` writes them out")]
+    #[error(
+        "it is deduplicated (zfs send -D): records refer to earlier ones; `zstream redup` writes them out"
+    )]
     Deduplicated,
     /// `zfs send -t`: the rest of one that was broken off.
     #[error("it is the rest of one that was broken off (zfs send -t)")]
@@ -30,7 +32,9 @@ pub enum Refusal {
     #[error("it has names of more than 255 bytes")]
     LongName,
     /// A file without a name got one.
-    #[error("a file that had no name in the base snapshot got one, and its content is not in an increment: send it whole")]
+    #[error(
+        "a file that had no name in the base snapshot got one, and its content is not in an increment: send it whole"
+    )]
     Revived,
 }
 

@@ -39,4 +39,4 @@ pub use memory::{Line, Memory, MemoryError};
 pub use receive::{Received, receive, received_guid};
 pub use record::{Begin, Object};
 pub use sink::{New, Node, Sink, SinkAttr};
-pub use stream::{Record, Streams};
+pub use stream::{Record, Streams, repair_sums};

@@ -9,15 +9,17 @@ use crate::bytes::{Cursor, Order, put_counted};
 use crate::error::{ReceiveError, StreamError};
 use crate::sink::{Node, Sink};
 use crate::zap::Entry;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Objects in a note.
 const CHUNK: u64 = 64;
 /// Notes of objects in memory.
 const CACHED: usize = 1024;
+/// Bytes of attributes in memory, about.
+const CACHED_BYTES: usize = 32 << 20;
 const VERSION: u8 = 1;
 
-/// What an object is here.
+/// The kind of an object here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Kind {
     #[default]
@@ -26,7 +28,7 @@ pub(crate) enum Kind {
     Symlink,
     /// A device, pipe or socket.
     Special,
-    /// How attributes lie, or where the root is.
+    /// An object that says how attributes lie, or where the root is.
     Meta,
     /// The directory of extended attributes of something.
     XattrDir,
@@ -80,8 +82,8 @@ pub(crate) struct Known {
     pub block: u32,
     /// Bytes of a file.
     pub size: u64,
-    /// A directory: the end of its last block, bytes; and its names.
-    pub end: u64,
+    /// A directory has blocks; and so many names.
+    pub has_blocks: bool,
     pub names: u64,
     /// 0 for none.
     pub node: Node,
@@ -98,12 +100,6 @@ pub(crate) struct Known {
     pub data: Vec<u8>,
 }
 
-impl Default for Order {
-    fn default() -> Self {
-        Self::Little
-    }
-}
-
 impl Known {
     fn encode(&self, out: &mut Vec<u8>) {
         let kind = KINDS.iter().position(|&kind| kind == self.kind).unwrap_or_default();
@@ -114,12 +110,13 @@ impl Known {
             self.bonus_order == Order::Big,
             self.spill_order == Order::Big,
             self.mixes_xattrs,
+            self.has_blocks,
         ];
         let bit = |(bit, &flag): (usize, &bool)| u8::from(flag) << bit;
         out.extend([kind as u8, flags.iter().enumerate().map(bit).sum()]);
         out.extend(self.block.to_le_bytes());
         out.extend(self.bonus_kind.to_le_bytes());
-        for number in [self.birth, self.size, self.end, self.names, self.node, self.parent, self.xattr] {
+        for number in [self.birth, self.size, self.names, self.node, self.parent, self.xattr] {
             out.extend(number.to_le_bytes());
         }
         for bytes in [&self.bonus, &self.spill, &self.data] {
@@ -133,11 +130,11 @@ impl Known {
         let flags = cursor.u8()?;
         let order = |bit: u8| if flags >> bit & 1 == 1 { Order::Big } else { Order::Little };
         let (block, bonus_kind) = (cursor.u32()?, cursor.u32()?);
-        let mut numbers = [0; 7];
+        let mut numbers = [0; 6];
         for number in &mut numbers {
             *number = cursor.u64()?;
         }
-        let [birth, size, end, names, node, parent, xattr] = numbers;
+        let [birth, size, names, node, parent, xattr] = numbers;
         Ok(Self {
             kind,
             parked: flags & 1 != 0,
@@ -147,7 +144,7 @@ impl Known {
             birth,
             block,
             size,
-            end,
+            has_blocks: flags & 64 != 0,
             names,
             node,
             parent,
@@ -196,6 +193,33 @@ pub(crate) struct Head {
     /// No object has this number or a higher one.
     pub end: u64,
     pub meta: Meta,
+    /// Notes of objects that there are.
+    chunks: BTreeSet<u64>,
+}
+
+/// Numbers as runs of neighbours: the first, and so many.
+fn put_runs(out: &mut Vec<u8>, numbers: &BTreeSet<u64>, step: u64) {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for &number in numbers {
+        match runs.last_mut() {
+            Some((first, count)) if *first + *count * step == number => *count += 1,
+            _ => runs.push((number, 1)),
+        }
+    }
+    out.extend((runs.len() as u32).to_le_bytes());
+    for (first, count) in runs {
+        out.extend(first.to_le_bytes());
+        out.extend(count.to_le_bytes());
+    }
+}
+
+fn get_runs(cursor: &mut Cursor<'_>, step: u64) -> Decoded<BTreeSet<u64>> {
+    let mut numbers = BTreeSet::new();
+    for _ in 0..cursor.u32()? {
+        let (first, count) = (cursor.u64()?, cursor.u64()?);
+        numbers.extend((0..count).map(|number| first.saturating_add(number.saturating_mul(step))));
+    }
+    Ok(numbers)
 }
 
 impl Head {
@@ -203,6 +227,7 @@ impl Head {
         let mut out = vec![VERSION];
         out.extend(self.guid.to_le_bytes());
         out.extend(self.end.to_le_bytes());
+        put_runs(&mut out, &self.chunks, 1);
         out.extend((self.meta.len() as u32).to_le_bytes());
         for ((object, offset), entries) in &self.meta {
             out.extend(object.to_le_bytes());
@@ -222,7 +247,8 @@ impl Head {
         if cursor.u8()? != VERSION {
             return Err(StreamError::Corrupt("a note of another version"));
         }
-        let (guid, end, count) = (cursor.u64()?, cursor.u64()?, cursor.u32()?);
+        let (guid, end) = (cursor.u64()?, cursor.u64()?);
+        let (chunks, count) = (get_runs(&mut cursor, 1)?, cursor.u32()?);
         let mut meta = Meta::new();
         for _ in 0..count {
             let at = (cursor.u64()?, cursor.u64()?);
@@ -234,7 +260,7 @@ impl Head {
             }
             meta.insert(at, entries);
         }
-        Ok(Self { guid, end, meta })
+        Ok(Self { guid, end, meta, chunks })
     }
 }
 
@@ -252,6 +278,19 @@ struct Chunk {
 pub(crate) struct Notes<'s, S> {
     pub sink: &'s mut S,
     chunks: BTreeMap<u64, Chunk>,
+    /// Notes of objects that there are, in memory or not.
+    present: BTreeSet<u64>,
+    /// Bytes of attributes in memory, about.
+    weight: usize,
+    /// The offsets of the blocks of the directory that was asked about last.
+    blocks: Option<Blocks>,
+}
+
+struct Blocks {
+    dir: u64,
+    step: u64,
+    offsets: BTreeSet<u64>,
+    changed: bool,
 }
 
 type Decoded<T> = std::result::Result<T, StreamError>;
@@ -268,7 +307,7 @@ fn key(kind: u8, numbers: &[u64]) -> Vec<u8> {
 
 impl<'s, S: Sink> Notes<'s, S> {
     pub fn new(sink: &'s mut S) -> Self {
-        Self { sink, chunks: BTreeMap::new() }
+        Self { sink, chunks: BTreeMap::new(), present: BTreeSet::new(), weight: 0, blocks: None }
     }
 
     fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, S::Error> {
@@ -280,21 +319,31 @@ impl<'s, S: Sink> Notes<'s, S> {
     }
 
     pub fn head(&mut self) -> Result<Head, S::Error> {
-        self.get(b"h")?.map_or(Ok(Head::default()), |bytes| Head::decode(&bytes).map_err(damaged))
+        let head =
+            self.get(b"h")?.map_or(Ok(Head::default()), |bytes| Head::decode(&bytes).map_err(damaged))?;
+        self.present.clone_from(&head.chunks);
+        Ok(head)
     }
 
-    pub fn set_head(&mut self, head: &Head) -> Result<(), S::Error> {
+    /// Keeps all that is in memory, and the note about the whole.
+    pub fn finish(&mut self, head: &mut Head) -> Result<(), S::Error> {
+        self.flush()?;
+        self.flush_blocks()?;
+        head.chunks.clone_from(&self.present);
         self.set(b"h", Some(&head.encode()))
     }
 
     fn chunk(&mut self, number: u64) -> Result<&mut Chunk, S::Error> {
         if !self.chunks.contains_key(&number) {
-            if self.chunks.len() >= CACHED {
+            if self.chunks.len() >= CACHED || self.weight >= CACHED_BYTES {
                 self.flush()?;
                 self.chunks.clear();
+                self.weight = 0;
             }
             let mut chunk = Chunk::default();
-            if let Some(bytes) = self.get(&key(b'o', &[number]))? {
+            let bytes = if self.present.contains(&number) { self.get(&key(b'o', &[number]))? } else { None };
+            if let Some(bytes) = bytes {
+                self.weight += bytes.len();
                 let mut cursor = cursor(&bytes);
                 while !cursor.is_empty() {
                     let slot = cursor.u8().map_err(damaged)?;
@@ -319,6 +368,8 @@ impl<'s, S: Sink> Notes<'s, S> {
     }
 
     pub fn put(&mut self, object: u64, known: Known) -> Result<(), S::Error> {
+        self.present.insert(object / CHUNK);
+        self.weight += known.bonus.len() + known.spill.len();
         let chunk = self.chunk(object / CHUNK)?;
         chunk.changed = true;
         chunk.objects.insert((object % CHUNK) as u8, known);
@@ -335,7 +386,8 @@ impl<'s, S: Sink> Notes<'s, S> {
     pub fn next(&mut self, from: u64, end: u64) -> Result<Option<u64>, S::Error> {
         let mut at = from;
         while at < end {
-            let (number, slot) = (at / CHUNK, (at % CHUNK) as u8);
+            let Some(&number) = self.present.range(at / CHUNK..).next() else { break };
+            let slot = if number == at / CHUNK { (at % CHUNK) as u8 } else { 0 };
             if let Some((slot, _)) = self.chunk(number)?.objects.range(slot..).next() {
                 let found = number * CHUNK + u64::from(*slot);
                 return Ok(Some(found).filter(|&found| found < end));
@@ -345,8 +397,8 @@ impl<'s, S: Sink> Notes<'s, S> {
         Ok(None)
     }
 
-    /// Keeps all that changed.
-    pub fn flush(&mut self) -> Result<(), S::Error> {
+    /// Keeps all objects that changed.
+    fn flush(&mut self) -> Result<(), S::Error> {
         let mut chunks = std::mem::take(&mut self.chunks);
         for (&number, chunk) in chunks.iter_mut().filter(|(_, chunk)| chunk.changed) {
             let mut bytes = Vec::new();
@@ -355,10 +407,45 @@ impl<'s, S: Sink> Notes<'s, S> {
                 known.encode(&mut bytes);
             }
             self.set(&key(b'o', &[number]), (!bytes.is_empty()).then_some(&bytes))?;
+            if bytes.is_empty() {
+                self.present.remove(&number);
+            }
             chunk.changed = false;
         }
         self.chunks = chunks;
         Ok(())
+    }
+
+    fn flush_blocks(&mut self) -> Result<(), S::Error> {
+        let Some(blocks) = self.blocks.take().filter(|blocks| blocks.changed) else { return Ok(()) };
+        let mut bytes = Vec::new();
+        put_runs(&mut bytes, &blocks.offsets, blocks.step);
+        // One block at the start goes without saying.
+        let told = blocks.offsets.iter().any(|&offset| offset > 0).then_some(&bytes[..]);
+        self.set(&key(b'b', &[blocks.dir]), told)
+    }
+
+    /// The offsets of the blocks of a directory that have or had names.
+    pub fn blocks(&mut self, dir: u64, known: &Known) -> Result<&mut BTreeSet<u64>, S::Error> {
+        let step = u64::from(known.block.max(512));
+        if self.blocks.as_ref().is_none_or(|blocks| blocks.dir != dir || blocks.step != step) {
+            self.flush_blocks()?;
+            let offsets = match known.has_blocks {
+                false => BTreeSet::new(),
+                true => match self.get(&key(b'b', &[dir]))? {
+                    Some(bytes) => get_runs(&mut cursor(&bytes), step).map_err(damaged)?,
+                    None => [0].into(),
+                },
+            };
+            self.blocks = Some(Blocks { dir, step, offsets, changed: false });
+        }
+        match &mut self.blocks {
+            Some(blocks) => {
+                blocks.changed = true;
+                Ok(&mut blocks.offsets)
+            }
+            None => Err(ReceiveError::State("blocks")),
+        }
     }
 
     /// A block of a directory.

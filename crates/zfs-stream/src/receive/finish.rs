@@ -63,9 +63,8 @@ impl<S: Sink> Receiver<'_, S> {
             }
         }
         self.sink().drop_staging().map_err(ReceiveError::Sink)?;
-        self.notes.flush()?;
         self.head.guid = guid;
-        self.notes.set_head(&self.head)
+        self.notes.finish(&mut self.head)
     }
 
     /// The root directory is the sink's, though it may have come before anybody knew.
@@ -111,7 +110,9 @@ impl<S: Sink> Receiver<'_, S> {
     /// Makes links and devices, whose attributes had to be known.
     fn make_late(&mut self, object: u64, registry: &Registry) -> Result<(), S::Error> {
         let known = self.notes.known(object)?;
-        let Some(known) = known.filter(|known| known.kind.is_file() && known.node == 0) else { return Ok(()) };
+        let Some(known) = known.filter(|known| known.kind.is_file() && known.node == 0) else {
+            return Ok(());
+        };
         let (kind, data, size, bonus_kind) = (known.kind, known.data.clone(), known.size, known.bonus_kind);
         let Some(attrs) = self.attrs(object, registry)? else { return Ok(()) };
         let (major, minor) = device(attrs.rdev, bonus_kind);
@@ -213,7 +214,9 @@ impl<S: Sink> Receiver<'_, S> {
     /// attributes change, if it has some among its own; of others Solaris does not.
     fn set_old_xattrs(&mut self, owner: u64) -> Result<(), S::Error> {
         match self.notes.known(owner)? {
-            Some(known) if known.kind.is_file() && known.mixes_xattrs => broken("attributes of an unchanged file"),
+            Some(known) if known.kind.is_file() && known.mixes_xattrs => {
+                broken("attributes of an unchanged file")
+            }
             Some(known) if known.kind.is_file() => self.set_xattrs(owner, Vec::new()),
             _ => Ok(()),
         }
@@ -241,11 +244,11 @@ impl<S: Sink> Receiver<'_, S> {
     /// The extended attributes that a directory of them holds.
     fn objects_of(&mut self, dir: u64) -> Result<Xattrs, S::Error> {
         let known = self.notes.known(dir)?.filter(|known| known.kind == Kind::XattrDir);
-        let Some(known) = known else { return Ok(Xattrs::new()) };
-        let (end, step) = (known.end, u64::from(known.block.max(512)));
-        let (mut xattrs, mut at) = (Xattrs::new(), 0);
-        while at < end {
-            for (name, object) in self.notes.names(dir, at)?.new {
+        let Some(known) = known.cloned() else { return Ok(Xattrs::new()) };
+        let blocks: Vec<u64> = self.notes.blocks(dir, &known)?.iter().copied().collect();
+        let mut xattrs = Xattrs::new();
+        for block in blocks {
+            for (name, object) in self.notes.names(dir, block)?.new {
                 let known = self.existing(object, "an extended attribute that is not there")?;
                 let size = known.size;
                 let mut value = self.notes.value(object)?;
@@ -253,7 +256,6 @@ impl<S: Sink> Receiver<'_, S> {
                 value.resize(usize::try_from(size).unwrap_or(usize::MAX).min(MAX_VALUE + 1), 0);
                 xattrs.push((name, value));
             }
-            at += step;
         }
         Ok(xattrs)
     }

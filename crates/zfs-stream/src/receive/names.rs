@@ -51,7 +51,8 @@ impl<S: Sink> Receiver<'_, S> {
             return Ok(());
         }
         let (old, new) = self.differences(dir, changed)?;
-        let stays: BTreeMap<_, _> = if self.stays(dir)? { new.into_iter().collect() } else { BTreeMap::new() };
+        let stays: BTreeMap<_, _> =
+            if self.stays(dir)? { new.into_iter().collect() } else { BTreeMap::new() };
         for (name, object) in old {
             if stays.get(&name) == Some(&object) && !self.is_fresh(object)? {
                 continue;

@@ -23,8 +23,12 @@ const MAX_OBJECT: u64 = 1 << 48;
 const SMALL_BLOCK: u32 = 128 << 10;
 /// Largest value of an extended attribute on Linux, bytes.
 const MAX_VALUE: usize = 64 << 10;
-/// Longest target of a symbolic link, bytes.
-const MAX_TARGET: usize = 64 << 10;
+/// Longest target of a symbolic link, bytes; Linux has 4095.
+const MAX_TARGET: usize = 8 << 10;
+/// Most attributes of a file beside those in its bonus, bytes: `SPA_OLD_MAXBLOCKSIZE`.
+const MAX_SPILL: usize = 128 << 10;
+/// Most blocks of the objects that say how attributes lie: there are 1024 layouts at most.
+const MAX_META: usize = 1024;
 const MAX_NAME: usize = 255;
 /// The bits of an entry's value that are the object.
 const OBJECT_BITS: u64 = (1 << 48) - 1;
@@ -57,6 +61,7 @@ impl<S: Sink> Receiver<'_, S> {
             Record::FreeObjects { first, count } => self.free_objects(first, count),
             Record::Write { object, offset, data } => self.write(object, offset, data),
             Record::Free { object, offset, len } => self.free(object, offset, len),
+            Record::Spill { data, .. } if data.len() > MAX_SPILL => broken("the attributes of a file"),
             Record::Spill { object, data } => {
                 let order = self.order;
                 let known = self.existing(object, "attributes of an object that is not there")?;
@@ -155,7 +160,7 @@ impl<S: Sink> Receiver<'_, S> {
             }
             Kind::Directory | Kind::XattrDir if resized => {
                 self.empty_blocks(number, &known, 0, u64::MAX)?;
-                known.end = 0;
+                known.has_blocks = false;
             }
             Kind::Meta if resized => self.forget_meta(number, 0, u64::MAX),
             Kind::Symlink => known.data.clear(),
@@ -227,14 +232,14 @@ impl<S: Sink> Receiver<'_, S> {
         self.head.meta.retain(|&(here, at), _| here != object || at < offset || at >= end);
     }
 
-    /// Blocks of a directory from `offset` on hold no names any more.
+    /// Blocks of a directory in a range hold no names any more.
     fn empty_blocks(&mut self, dir: u64, known: &Known, offset: u64, len: u64) -> Result<(), S::Error> {
-        let step = u64::from(known.block.max(512));
-        let end = offset.saturating_add(len).min(known.end);
-        let mut at = offset - offset % step;
-        while at < end {
+        let range = offset..offset.saturating_add(len);
+        let blocks = self.notes.blocks(dir, known)?;
+        let emptied: Vec<u64> = blocks.range(range).copied().collect();
+        for at in emptied {
+            self.notes.blocks(dir, known)?.remove(&at);
             self.put_names(dir, known, at, Names::new(), None)?;
-            at += step;
         }
         Ok(())
     }
@@ -287,6 +292,7 @@ impl<S: Sink> Receiver<'_, S> {
                 patch(&mut value, offset, data, 2 * MAX_VALUE);
                 self.notes.set_value(object, Some(&value))
             }
+            Kind::Meta if self.head.meta.len() > MAX_META => broken("so many layouts of attributes"),
             Kind::Meta => {
                 match zap::parse(data, self.order)? {
                     Block::Entries(entries) => self.head.meta.insert((object, offset), entries),
@@ -307,7 +313,10 @@ impl<S: Sink> Receiver<'_, S> {
                         return Err(StreamError::from(Refusal::LongName).into());
                     }
                     let object = entry.values.first().copied().unwrap_or_default() & OBJECT_BITS;
-                    if entry.name.contains(&b'/') || matches!(&entry.name[..], b"" | b"." | b"..") || object == 0 {
+                    if entry.name.contains(&b'/')
+                        || matches!(&entry.name[..], b"" | b"." | b"..")
+                        || object == 0
+                    {
                         return broken("a name");
                     }
                     names.push((entry.name, object));
@@ -317,11 +326,13 @@ impl<S: Sink> Receiver<'_, S> {
             Block::Table => {}
         }
         let known = self.existing(dir, "names of a directory that is not there")?;
-        known.end = known.end.max(offset + data.len() as u64);
-        let known = known.clone();
-        if data.len() < known.block as usize || offset % u64::from(known.block.max(512)) != 0 {
+        let before = known.clone();
+        known.has_blocks = true;
+        let known = before;
+        if data.len() < known.block as usize || !offset.is_multiple_of(u64::from(known.block.max(512))) {
             return broken("a block of names that is none");
         }
+        self.notes.blocks(dir, &known)?.insert(offset);
         self.put_names(dir, &known, offset, names, told)
     }
 

@@ -1,9 +1,9 @@
-//! What is in memory while a stream is received.
+//! State in memory while a stream is received.
 
 use crate::attrs::Registry;
 use crate::bytes::Order;
 use crate::error::{ReceiveError, StreamError, corrupt};
-use crate::notes::{Head, Kind, Known, Notes};
+use crate::notes::{Head, Known, Notes};
 use crate::sink::{Node, Sink};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -116,9 +116,9 @@ impl<'s, S: Sink> Receiver<'s, S> {
 
     /// Notes that a block of a directory changes, as whose it was before.
     pub fn change_names(&mut self, dir: u64, node: Node, offset: u64) -> &mut Changed {
-        let changed = self.changed.entry(dir).or_insert_with(|| Changed { old_node: node, ..Changed::default() });
+        let changed =
+            self.changed.entry(dir).or_insert_with(|| Changed { old_node: node, ..Changed::default() });
         changed.blocks.insert(offset);
         changed
     }
-
 }
