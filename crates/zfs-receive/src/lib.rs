@@ -8,8 +8,8 @@
 use larder_files::{
     Allocate, Caller, FileKind, FsError, NewInode, RenameFlags, SetAttr, SetTime, Volume, XattrMode,
 };
-use larder_format::InodeId;
 use larder_format::items::ROOT_INODE;
+use larder_format::{InodeId, Timestamp};
 use larder_zfs_stream::{Begin, New, Node, ReceiveError, Received, Sink, SinkAttr, Streams};
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -48,6 +48,8 @@ struct VolumeSink<'a> {
     volume: &'a Volume,
     /// The file that has the notes, once it was looked up.
     notes: Option<InodeId>,
+    /// Last change of content and of anything of the root directory, which what a receive keeps there does not change.
+    root_times: Option<(Timestamp, Timestamp)>,
 }
 
 fn id(node: Node) -> InodeId {
@@ -75,7 +77,7 @@ fn is_refusal(error: &FsError) -> bool {
 
 impl<'a> VolumeSink<'a> {
     fn new(volume: &'a Volume) -> Self {
-        Self { volume, notes: None }
+        Self { volume, notes: None, root_times: None }
     }
 
     fn find(&self, dir: InodeId, name: &[u8]) -> Result<Option<InodeId>, FsError> {
@@ -124,7 +126,8 @@ impl Sink for VolumeSink<'_> {
     }
 
     fn staging(&mut self) -> Result<Node, FsError> {
-        // Now, since it changes the times of the root directory.
+        let root = self.volume.getattr(ROOT_INODE)?;
+        self.root_times = Some((root.mtime, root.ctime));
         self.made_notes()?;
         match self.find(ROOT_INODE, STAGING)? {
             Some(found) => Ok(found.get()),
@@ -133,13 +136,9 @@ impl Sink for VolumeSink<'_> {
     }
 
     fn drop_staging(&mut self) -> Result<(), FsError> {
-        let before = self.volume.getattr(ROOT_INODE)?;
         self.volume.unlink(ROOT_INODE, STAGING, true)?;
-        let set = SetAttr {
-            mtime: Some(SetTime::To(before.mtime)),
-            ctime: Some(before.ctime),
-            ..SetAttr::default()
-        };
+        let Some((mtime, ctime)) = self.root_times else { return Ok(()) };
+        let set = SetAttr { mtime: Some(SetTime::To(mtime)), ctime: Some(ctime), ..SetAttr::default() };
         self.volume.setattr(ROOT_INODE, &set).map(drop)
     }
 
@@ -196,6 +195,9 @@ impl Sink for VolumeSink<'_> {
     }
 
     fn set_attr(&mut self, node: Node, attr: &SinkAttr) -> Result<(), FsError> {
+        if id(node) == ROOT_INODE {
+            self.root_times = Some((attr.mtime, attr.ctime));
+        }
         let set = SetAttr {
             perm: Some(attr.perm),
             uid: Some(attr.uid),

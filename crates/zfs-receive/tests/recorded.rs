@@ -1,5 +1,9 @@
 //! Recorded streams into a pool on a simulated device, looked at through a mount.
 
+#[path = "../../zfs-stream/tests/build/mod.rs"]
+mod build;
+
+use build::{Build, DIRECTORY, File, PLAIN, SA};
 use larder_device::{Inline, SeededEntropy};
 use larder_files::{FileKind, FsError, Handle, Mount, NodeId, Ops, Volume};
 use larder_format::{ByteLen, HostId};
@@ -9,7 +13,7 @@ use larder_pool::{GroupSpec, ImportOptions, Pool, PoolSpec, ROOT_DATASET, World}
 use larder_sim::{SimClock, SimWorld};
 use larder_upkeep::Upkeep;
 use larder_zfs_receive::{receive, received_guid};
-use larder_zfs_stream::{Line, Received, SinkAttr, Streams};
+use larder_zfs_stream::{Line, Order, Received, SinkAttr, Streams};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
@@ -112,9 +116,9 @@ impl Bed {
     }
 
     /// The tree as text; zfs-fuse shows times to the second.
-    fn text(&self) -> Vec<String> {
+    fn text(&self, root: NodeId) -> Vec<String> {
         let (mut lines, mut firsts) = (Vec::new(), BTreeMap::<NodeId, Vec<u8>>::new());
-        let mut todo = vec![(Vec::new(), self.mount.getattr(NodeId::ROOT).unwrap().node)];
+        let mut todo = vec![(Vec::new(), self.mount.getattr(root).unwrap().node)];
         while let Some((path, node)) = todo.pop() {
             let attr = self.mount.getattr(node).unwrap();
             let first = firsts.entry(attr.node).or_insert_with(|| path.clone());
@@ -169,7 +173,12 @@ impl Bed {
 
     #[track_caller]
     fn check(&self, told: &str, of: &str) {
-        let (here, told): (Vec<_>, Vec<_>) = (self.text(), told.lines().collect());
+        self.check_at(NodeId::ROOT, told, of);
+    }
+
+    #[track_caller]
+    fn check_at(&self, root: NodeId, told: &str, of: &str) {
+        let (here, told): (Vec<_>, Vec<_>) = (self.text(root), told.lines().collect());
         for (here, told) in here.iter().zip(&told) {
             assert_eq!(here, told, "{of}");
         }
@@ -213,6 +222,77 @@ fn notes_are_seen_by_nobody() {
     assert_eq!(bed.mount.lookup(snapshot, b".zfs"), Err(FsError::NotFound));
     for dir in [NodeId::ROOT, snapshot] {
         assert!(bed.entries(dir).iter().all(|(name, _)| !name.starts_with(b".zfs")));
+    }
+}
+
+#[test]
+fn a_receive_that_breaks_off_costs_the_clone_that_it_went_into() {
+    let bed = Bed::new(512 << 20);
+    bed.receive(&*golden("zfs-fuse-0.stream.zst"));
+    bed.pool.snapshot(ROOT_DATASET, "base").unwrap();
+    let told = |number: u64| String::from_utf8(golden(&format!("zfs-fuse-{number}.txt.zst"))).unwrap();
+    let increment = golden("zfs-fuse-1.stream.zst");
+    let mut bed = bed;
+    let len = increment.len();
+    for (round, part) in [len / 8, len / 3, len - 1].into_iter().enumerate() {
+        let name = format!("tank/try{round}");
+        let properties = [("atime".to_owned(), "off".to_owned())].into();
+        let clone = bed.pool.clone_snapshot(ROOT_DATASET, "base", &name, properties).unwrap();
+        let volume = bed.mount.attach(Arc::clone(&clone), None).unwrap();
+        let mut streams = Streams::new(&increment[..part]);
+        let begin = streams.next_stream().unwrap().expect("there is one");
+        assert_eq!(received_guid(&volume), Ok(begin.from_guid));
+        assert!(receive(&mut streams, &begin, &volume).is_err());
+        bed.pool.commit().unwrap();
+        drop((volume, clone));
+        bed = bed.crash(round as u64 + 2);
+        bed.check(&told(0), "the base");
+    }
+    let clone = bed.pool.clone_snapshot(ROOT_DATASET, "base", "tank/whole", BTreeMap::new()).unwrap();
+    let volume = bed.mount.attach(clone, None).unwrap();
+    let mut streams = Streams::new(&increment[..]);
+    let begin = streams.next_stream().unwrap().expect("there is one");
+    receive(&mut streams, &begin, &volume).unwrap();
+    bed.check(&told(0), "the base");
+    bed.check_at(volume.getattr(larder_format::items::ROOT_INODE).unwrap().node, &told(1), "the clone");
+    bed.pool.commit().unwrap();
+    let report = Upkeep::new(&bed.pool).check().unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+}
+
+#[test]
+fn a_root_directory_that_the_stream_does_not_tell_of_keeps_its_times() {
+    const SA_OBJECTS: [u64; 3] = [900, 901, 902];
+    let bed = Bed::new(512 << 20);
+    let mut whole = Build::new(Order::Little);
+    whole.begin(0, 0, 0, 7, "tank@a").master(5, 34, Some(SA_OBJECTS));
+    let dir = File { mode: 0o040_755, size: 3, ..File::default() };
+    let (bonus, block) = (whole.sa(2, &dir, &[]), whole.micro(&[("f", 40)]));
+    whole.object(34, DIRECTORY, SA, 512, &bonus).write(34, 0, &block);
+    let bonus = whole.sa(2, &File { size: 5, ..File::default() }, &[]);
+    whole.object(40, PLAIN, SA, 512, &bonus).write(40, 0, &[1; 512]).attributes(SA_OBJECTS).end();
+    bed.receive(&*whole.bytes());
+    let before = bed.mount.getattr(NodeId::ROOT).unwrap();
+    assert_eq!((before.mtime.nanos, before.ctime.nanos, before.btime.nanos), (1, 2, 999_999_999));
+    bed.clock.advance(std::time::Duration::from_secs(9));
+    let mut increment = Build::new(Order::Big);
+    increment.begin(0, 0, 7, 8, "tank@b");
+    let bonus = increment.sa(2, &File { size: 6, ..File::default() }, &[]);
+    increment.object(40, PLAIN, SA, 512, &bonus).write(40, 0, &[2; 512]).end();
+    bed.receive(&*increment.bytes());
+    assert_eq!(bed.mount.getattr(NodeId::ROOT).unwrap(), before);
+    let file = bed.mount.lookup(NodeId::ROOT, b"f").unwrap();
+    assert_eq!(bed.mount.read(file.node, Handle(0), 0, 99).unwrap().to_vec(), [2; 6]);
+}
+
+#[test]
+fn holes_are_holes_here() {
+    let bed = Bed::new(512 << 20);
+    bed.receive(&*golden("zfs-fuse-0.stream.zst"));
+    let sparse = bed.mount.lookup(NodeId::ROOT, b"sparse").unwrap().node;
+    for (name, most) in [(&b"0"[..], 0), (b"3", 6 * 128 << 10)] {
+        let attr = bed.mount.lookup(sparse, name).unwrap();
+        assert!(attr.size >= 3 << 20 && attr.blocks * 512 <= most, "{attr:?}");
     }
 }
 

@@ -296,6 +296,21 @@ fn a_file_that_has_no_name_is_left_out_and_cannot_come_back_by_an_increment() {
 }
 
 #[test]
+fn the_directory_of_shares_is_left_out_with_all_in_it() {
+    let order = Order::Little;
+    let mut build = Build::new(order);
+    build.begin(SPILL, TELLS_SPILL, 0, 7, "tank@now").master(5, ROOT, Some(SA_OBJECTS));
+    let dir = File { mode: 0o040_555, size: 3, parent: 4, ..File::default() };
+    let (bonus, block) = (build.sa(2, &dir, &[]), build.micro(&[("share", 40)]));
+    build.object(4, DIRECTORY, SA, 512, &bonus).write(4, 0, &block);
+    root(&mut build, &[]);
+    file(&mut build, 40, 0, 512);
+    let mut sink = Memory::default();
+    take(&mut sink, &ended(build)).unwrap();
+    assert_eq!(lines(&sink).len(), 1);
+}
+
+#[test]
 fn of_two_names_one_goes_and_the_file_stays_itself() {
     let order = Order::Little;
     let mut build = begun(order, 0, 0, 7, &[("one", 40), ("other", 40)]);

@@ -82,7 +82,9 @@ impl<S: Sink> Receiver<'_, S> {
         self.head.end = self.head.end.max(number + 1);
         self.free_objects(number + 1, u64::from(object.slots) - 1)?;
         let early = Early::read(object.bonus_kind, bonus, self.order)?;
-        let kind = kind_of(object, early)?;
+        // Access lists of shares by SMB, which no name leads to.
+        let is_of_shares = self.master(b"SHARES") == Some(number);
+        let kind = if is_of_shares { Kind::Other } else { kind_of(object, early)? };
         let early = early.unwrap_or_default();
         let old = match self.notes.known(number)? {
             // Its content was dropped: see `Refusal::Revived`.

@@ -310,7 +310,7 @@ impl Build {
 
     /// The objects that say how attributes lie: 1, then these three.
     pub fn master(&mut self, version: u64, root: u64, sa: Option<[u64; 3]>) -> &mut Self {
-        let mut entries = vec![("VERSION", version), ("ROOT", root), ("DELETE_QUEUE", 2)];
+        let mut entries = vec![("VERSION", version), ("ROOT", root), ("DELETE_QUEUE", 2), ("SHARES", 4)];
         entries.extend(sa.map(|[sa, ..]| ("SA_ATTRS", sa)));
         let block = self.micro(&entries);
         self.object(1, 21, 0, block.len() as u32, &[]).write(1, 0, &block)
