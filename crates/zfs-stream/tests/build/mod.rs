@@ -1,6 +1,8 @@
 //! Streams made by hand, from the layouts that OpenZFS documents: for what no program here can make.
 #![allow(dead_code)]
 
+pub mod lies;
+
 use larder_zfs_stream::Order;
 
 pub const PLAIN: u32 = 19;
