@@ -23,7 +23,7 @@ CARGO := cargo
 STEP := scripts/step.sh
 # One command for all that `make test` runs in release: other packages together would be built with other features.
 BUILD_TESTED = $(CARGO) build --release --locked -p larder-app -p larder-differential -p larder-real -p larder-benches \
-	--bin larder --bin differential --bin crowd --bin races --bin witness --bin index
+	--bin larder --bin differential --bin crowd --bin races --bin witness --bin zfs_streams --bin index
 SRC :=
 SIZE := small
 DIR := $(or $(TMPDIR),/var/tmp)
@@ -93,7 +93,7 @@ index:
 
 # Commands that the scripts in tests/real use, and the Debian packages that have them.
 REAL_NEEDS := cc:gcc fusermount3:fuse3 mkfs.ext4:e2fsprogs setfattr:attr setfacl:acl strace fio git sqlite3 rsync python3 \
-	smbd:samba smbpasswd:samba-common-bin smbclient:smbclient
+	smbd:samba smbpasswd:samba-common-bin smbclient:smbclient zfs-fuse:zfs-fuse
 
 peers:
 	@scripts/need.sh gcc:gcc pkg-config:pkg-config fusermount3:fuse3 fio:fio git:git mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs

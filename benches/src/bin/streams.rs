@@ -1,8 +1,8 @@
 //! Cost of sending and receiving snapshots.
 //!
-//! `cargo run --release -p larder-benches --bin streams -- FOLDER` (see benches/README.md). Needs root: page caches are
-//! dropped before what is to be cold. Commands are timed whole, with the start of their processes, on two pools on files
-//! in FOLDER; what is received is durable when its command ends. Beside them btrfs does the same, where it is installed.
+//! `cargo run --release -p larder-benches --bin streams -- FOLDER` (see benches/README.md). Needs root: page caches
+//! are dropped before cold reads. Commands are timed whole, with the start of their processes, on two pools on files in
+//! FOLDER; a received snapshot is durable when its command ends. Beside them btrfs does the same, where there is one.
 
 use clap::Parser;
 use larder_benches::content::Content;

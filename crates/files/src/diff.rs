@@ -9,6 +9,7 @@
 //! Whatever can be seen of a file or folder, but for its last access and the space it takes. Extents beyond the end,
 //! which are dropped by and by after a cut, are none. An inode without a name, removed while it was open, is not there.
 
+use crate::control::ZFS;
 use crate::error::{FsError, Result};
 use crate::paths::{Path, Paths, Place};
 use crate::volume::inode_key;
@@ -138,6 +139,12 @@ impl<'a> Diff<'a> {
     /// # Errors
     /// When a part of the trees cannot be read; its text says behind which inode.
     pub fn step(&mut self, emit: &mut dyn FnMut(DiffItem)) -> Result<bool> {
+        let mut shown = |item: DiffItem| {
+            if !is_hidden(&item) {
+                emit(item)
+            }
+        };
+        let emit: &mut dyn FnMut(DiffItem) = &mut shown;
         if self.is_over {
             return self.tell_linked(emit);
         }
@@ -340,6 +347,12 @@ impl Pair {
         let has_several = |inode: &Inode| inode.kind != FileKind::Directory && inode.nlink > 1;
         self.old.iter().chain(&self.new).any(has_several)
     }
+}
+
+/// Whether it is what a dataset keeps of its own by the name of the directory of its snapshots.
+fn is_hidden(item: &DiffItem) -> bool {
+    let path = |path: &Option<Vec<u8>>| path.as_deref().and_then(|path| path.strip_prefix(b"/")) == Some(ZFS);
+    matches!(item, DiffItem::Change(change) if path(&change.old) || path(&change.new))
 }
 
 /// The part of an inode whose change anybody sees, apart from its path: not its last access, nor how it is stored.

@@ -42,6 +42,7 @@ pub use diff::{Diff, DiffItem, DiffKind, FileDiff};
 pub use error::{FsError, Result};
 pub use layout::FileLayout;
 pub use mount::{Damaged, Mount};
+pub use names::NewInode;
 pub use ops::{Ops, Seat};
 pub use posix::*;
 pub use read_data::ReadData;

@@ -401,6 +401,8 @@ impl Mount {
         if volume.dataset().is_snapshot() {
             return match name {
                 b".." => Ok(Some(Object::snapshots(Arc::clone(tree.volume(volume.id())?)))),
+                // A dataset may keep something of its own by that name: it is hidden in both.
+                ZFS => Err(FsError::NotFound),
                 _ => Ok(None),
             };
         }

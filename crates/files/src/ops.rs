@@ -549,7 +549,9 @@ pub trait Ops: Send + Sync {
             }
         };
         let is_shown = |name: &[u8]| {
-            dir != ROOT_INODE || volume.dataset().is_snapshot() || !seat.mount.hides(volume.id(), name)
+            let is_hidden =
+                name == ZFS || !volume.dataset().is_snapshot() && seat.mount.hides(volume.id(), name);
+            dir != ROOT_INODE || !is_hidden
         };
         let mut at = cookie;
         loop {

@@ -32,6 +32,7 @@ use larder_format::tables::{
 use larder_format::{BLOCK_STEP, BlockId, CommitId, Incarnation, Place, SegmentId};
 use larder_fuse::{Operation, Request};
 use larder_store::walk_blocks;
+use larder_zfs_stream::{Memory, ReceiveError, Streams, receive, repair_sums};
 use std::fmt::Debug;
 
 /// Every decoder.
@@ -66,6 +67,14 @@ pub const ALL: &[Decoder] = &[
     decoder("property_record", samples::properties, unsummed, property_record),
     decoder("fuse_request", samples::requests, unsummed, fuse_request),
     decoder("window", samples::windows, sum_blocks, window),
+    Decoder {
+        name: "zfs_stream",
+        seeds: samples::zfs_streams,
+        // A block of 16 MiB, made of few bytes, and the file that it is written to.
+        spare: 256 << 20,
+        resum: repair_sums,
+        decode: zfs_stream,
+    },
     Decoder {
         name: "payload",
         seeds: samples::payloads,
@@ -417,6 +426,21 @@ fn property_record(bytes: &[u8]) -> bool {
     let Ok(record) = PropertyRecord::decode(bytes) else { return false };
     let again = PropertyRecord::decode(&record.encode());
     same(record, again)
+}
+
+fn zfs_stream(bytes: &[u8]) -> bool {
+    let mut streams = Streams::new(bytes);
+    let mut all = || {
+        while let Some(begin) = streams.next_stream().ok()? {
+            // Each into a place of its own: an increment is refused for its base, and passed over.
+            match receive(&mut streams, &begin, &mut Memory::default()) {
+                Ok(_) | Err(ReceiveError::WrongBase { .. }) => {}
+                Err(_) => return None,
+            }
+        }
+        Some(())
+    };
+    all().is_some()
 }
 
 fn fuse_request(bytes: &[u8]) -> bool {

@@ -696,6 +696,14 @@ fn request(opcode: u32, fields: &[u32], rest: &[u8]) -> Vec<u8> {
 }
 
 /// Requests of each shape.
+pub fn zfs_streams() -> Vec<Vec<u8>> {
+    let packed: [&[u8]; 2] = [
+        include_bytes!("../../../tests/golden/zfs-fuse-small.stream.zst"),
+        include_bytes!("../../../tests/golden/zfs-fuse-package.stream.zst"),
+    ];
+    packed.iter().map(|packed| zstd::decode_all(*packed).expect("it is committed")).collect()
+}
+
 pub fn requests() -> Vec<Vec<u8>> {
     let mut set_attr = vec![0; 22];
     set_attr[0] = 0b1101_1111_1111;

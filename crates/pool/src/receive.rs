@@ -139,7 +139,7 @@ impl Pool {
             return Err(PoolError::Invalid("the stream has a name that cannot be".into()));
         }
         if record.base.is_none() && self.origin_key(target).is_some() {
-            // What it names is hashed otherwise than what its origin's lineage has.
+            // Its names are hashed otherwise than those of its origin's lineage.
             return Err(PoolError::Busy(format!("{} is a clone", self.full_name(target))));
         }
         for _ in 0..TRIES {

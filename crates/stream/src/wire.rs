@@ -66,7 +66,7 @@ pub struct Start {
 }
 
 /// A dataset of a package.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DatasetFrame {
     /// Its name below the dataset that was sent, empty for that one.
     pub path: String,

@@ -15,7 +15,7 @@ use super::holders;
 use crate::api::name::printable;
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_app::fuse::{self, Invalidator, Life, MountHandle, MountOptions, NotUnmounted};
-use larder_files::{FsError, Mount, NodeId, View};
+use larder_files::{FsError, Mount, NodeId, View, Volume};
 use larder_format::items::ROOT_INODE;
 use larder_format::tables::SnapshotRecord;
 use larder_format::{BlockId, DatasetId};
@@ -299,6 +299,26 @@ impl Mounts {
             self.announce(id);
         }
         Ok(())
+    }
+
+    /// Opens a dataset for the daemon itself: nobody sees it.
+    ///
+    /// # Errors
+    /// When it is on its way out, or cannot be opened.
+    pub fn attach_unseen(&self, dataset: &Arc<Dataset>) -> Result<Arc<Volume>> {
+        self.attach(dataset, None)?;
+        let missing = || ApiError::new(ErrorKind::Internal, "a dataset that was just opened is not open");
+        self.mount.volume(dataset.id()).ok_or_else(missing)
+    }
+
+    /// Closes it; returns when it is gone.
+    ///
+    /// # Errors
+    /// When something of it cannot be stored.
+    pub fn detach_unseen(&self, id: DatasetId) -> Result<()> {
+        self.mount.detach(id)?;
+        self.pool.commit()?;
+        self.wait_until_gone(id)
     }
 
     /// Attaches a dataset; one that has just been detached may still be on its way out.

@@ -3,6 +3,7 @@
 mod plan;
 mod receive;
 mod send;
+mod zfs;
 
 pub use receive::{abort, receive, token};
 pub use send::send;

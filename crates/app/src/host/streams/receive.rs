@@ -4,7 +4,7 @@ use super::super::Host;
 use super::super::error::NOTHING_CHANGED;
 use super::super::live::Live;
 use super::super::mounts::{Target, can_mount, target};
-use super::told;
+use super::{told, zfs};
 use crate::api::fs::Set;
 use crate::api::name::{check_dataset, check_snapshot, pool_of};
 use crate::api::stream::{Abort, Below, Receive as Request, Received, ReceivedSnapshot};
@@ -15,6 +15,7 @@ use larder_stream::wire::{
     BEGIN_CLONE, BEGIN_RESUMED, Begin, DatasetFrame, Decoder, Frame, STREAM_REPLICATES, Start,
 };
 use larder_stream::{Receive, StreamError, Token};
+use larder_zfs_stream::Streams;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::Arc;
@@ -27,18 +28,22 @@ const PLACES: [&str; 1] = ["mountpoint"];
 /// # Errors
 /// When the stream is bad or does not fit here: those that came whole stay.
 pub fn receive(host: &Host, request: &Request, input: &mut dyn Read) -> Result<Received> {
-    let mut stream = Decoder::new(input);
-    let start = match stream.frame() {
-        Ok(Frame::Start(start)) => start,
-        Ok(_) => return Err(told(stream.refuse(larder_stream::Wrong::Order)).within("cannot receive")),
-        Err(error) => return Err(told(error).within("cannot receive")),
-    };
     let live = host
         .pool(pool_of(&request.target))
         .map_err(|_| ApiError::no_such_dataset(request.target.split('@').next().unwrap_or_default()))?;
+    let mut first = [0; 1];
+    if let Err(error) = input.read_exact(&mut first) {
+        return Err(told(StreamError::Read(error)).within("cannot receive"));
+    }
+    let whole = (&first[..]).chain(input);
+    let start = Start { flags: 0, name: String::new() };
+    let (dataset, received) = (None, Vec::new());
     let mut coming =
-        Coming { live: &live, request, start, dataset: None, received: Vec::new(), properties: None };
-    coming.all(&mut stream)?;
+        Coming { live: &live, request, start, dataset, received, properties: None, is_zfs: false };
+    match first[0] {
+        zfs::FIRST => coming.all_of_zfs(whole)?,
+        _ => coming.all(&mut Decoder::new(whole))?,
+    }
     Ok(Received { received: coming.received })
 }
 
@@ -75,10 +80,84 @@ struct Coming<'a> {
     received: Vec<ReceivedSnapshot>,
     /// Properties of a dataset that are set with its first snapshot.
     properties: Option<Properties>,
+    /// It is one of ZFS, which cannot go on where it broke off.
+    is_zfs: bool,
 }
 
 impl Coming<'_> {
+    fn all_of_zfs(&mut self, input: impl Read) -> Result<()> {
+        self.is_zfs = true;
+        let mut streams = Streams::new(input);
+        let doing = "cannot receive stream of ZFS";
+        while let Some(begin) =
+            streams.next_stream().map_err(|error| zfs::told_of_stream(error).within("cannot receive"))?
+        {
+            let ours = zfs::told_by(&self.live.pool, &begin).map_err(|error| error.within(doing))?;
+            let sender = ours.name.split('@').next().unwrap_or_default();
+            if self.start.name.is_empty() {
+                self.start.name = sender.to_owned();
+            }
+            let path =
+                sender.strip_prefix(&self.start.name).unwrap_or_default().trim_start_matches('/').to_owned();
+            self.dataset = Some(DatasetFrame { path, ..DatasetFrame::default() });
+            let (full, own) = self.names(&ours)?;
+            let (began, at) = (self.live.pool.store().clock().monotonic(), streams.position());
+            if self.request.dry_run {
+                self.check(&full, &own, &ours).map_err(|error| within(error, doing))?;
+                while streams
+                    .next_record()
+                    .map_err(|error| zfs::told_of_stream(error).within(doing))?
+                    .is_some()
+                {}
+            } else {
+                let incoming = self.target(&full, &own, &ours).map_err(|error| within(error, doing))?;
+                let (target, made) = (incoming.target(), incoming.record().is_some_and(|record| record.made));
+                let outcome = zfs::fill(self.live, &mut streams, &begin, &incoming);
+                let outcome = outcome.and_then(|received| {
+                    if let Some(left) = zfs::left_out(&received) {
+                        tracing::warn!("{full}@{own}: left out of a stream of ZFS: {left}");
+                    }
+                    self.take_over(&incoming, &full, &ours)
+                });
+                drop(incoming);
+                outcome
+                    .inspect_err(|_| self.drop_rest(target, made, &full))
+                    .map_err(|error| within(error, doing))?;
+            }
+            let bytes = streams.position() - at;
+            self.note(format!("{full}@{own}"), &ours, began, bytes);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, name: String, begin: &Begin, began: std::time::Duration, bytes: u64) {
+        let took = self.live.pool.store().clock().monotonic().saturating_sub(began);
+        self.received.push(ReceivedSnapshot {
+            name,
+            sender: begin.name.clone(),
+            incremental: begin.from != 0,
+            bytes,
+            millis: took.as_millis() as u64,
+        });
+    }
+
+    /// Nothing is kept of a stream, nor the dataset that was made for it.
+    fn drop_rest(&self, target: larder_format::DatasetId, made: bool, full: &str) {
+        let pool = &self.live.pool;
+        let dropped = pool.abort_receive(target).and_then(|_| {
+            let goes = made && self.live.table.path(target).is_none() && pool.is_untouched(target)?;
+            if goes { pool.destroy_dataset(target) } else { Ok(()) }
+        });
+        if let Err(error) = dropped.and_then(|()| pool.commit().map(drop)) {
+            tracing::warn!("{full}: what came of a stream is still there: {error}");
+        }
+    }
+
     fn all<R: Read>(&mut self, stream: &mut Decoder<R>) -> Result<()> {
+        match stream.frame().map_err(|error| told(error).within("cannot receive"))? {
+            Frame::Start(start) => self.start = start,
+            _ => return Err(told(stream.refuse(larder_stream::Wrong::Order)).within("cannot receive")),
+        }
         loop {
             match stream.frame().map_err(|error| told(error).within("cannot receive"))? {
                 Frame::Close => return Ok(()),
@@ -163,14 +242,7 @@ impl Coming<'_> {
             let into = self.target(&full, &own, &begin).map_err(|error| within(error, &doing))?;
             self.run(stream, into, &full, &begin).map_err(|error| within(error, &doing))?;
         }
-        let took = self.live.pool.store().clock().monotonic().saturating_sub(began);
-        self.received.push(ReceivedSnapshot {
-            name: format!("{full}@{own}"),
-            sender: begin.name,
-            incremental: begin.from != 0,
-            bytes: stream.at() - at,
-            millis: took.as_millis() as u64,
-        });
+        self.note(format!("{full}@{own}"), &begin, began, stream.at() - at);
         Ok(())
     }
 
@@ -282,7 +354,7 @@ impl Coming<'_> {
         };
         let seed = pool.store().world.entropy.next_u64();
         let base = base.map(|base| base.high);
-        let record = Receive::record(begin, own, base, seed, self.request.resumable, made);
+        let record = Receive::record(begin, own, base, seed, self.request.resumable && !self.is_zfs, made);
         Ok(pool.receive(dataset.id(), record, begin.salt)?)
     }
 
@@ -328,14 +400,7 @@ impl Coming<'_> {
             );
             return Err(ApiError::new(ErrorKind::Usage, message));
         }
-        // Nothing is kept of it, nor the dataset that was made for it.
-        let dropped = pool.abort_receive(target).and_then(|_| {
-            let goes = made && self.live.table.path(target).is_none() && pool.is_untouched(target)?;
-            if goes { pool.destroy_dataset(target) } else { Ok(()) }
-        });
-        if let Err(error) = dropped.and_then(|()| pool.commit().map(drop)) {
-            tracing::warn!("{full}: what came of a stream is still there: {error}");
-        }
+        self.drop_rest(target, made, full);
         Err(error)
     }
 
@@ -403,12 +468,10 @@ impl Coming<'_> {
             let one = Properties::from([(name.clone(), value)]);
             let checked = Set { names: vec![full.clone()], properties: one }.checked();
             let set = checked.and_then(|set| {
-                let each = set.properties.iter();
-                Ok(each
-                    .map(|(name, value)| pool.set_property(target, name, value))
-                    .collect::<Result<_, PoolError>>()?)
+                let mut each = set.properties.iter();
+                Ok(each.try_for_each(|(name, value)| pool.set_property(target, name, value))?)
             });
-            let _: Result<()> = set.inspect_err(|error| passed_over(&name, error));
+            let _ = set.inspect_err(|error| passed_over(&name, error));
         }
         for (name, value) in &begin.own {
             let one = Properties::from([(name.clone(), value.clone())]);
