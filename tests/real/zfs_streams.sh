@@ -1,6 +1,7 @@
 #!/bin/bash
 # zfs_streams.sh: what zfs-fuse sends is what its mount shows: 10,000 real files and more, and one of everything, whole
-# and by increments, into a tree in memory; and into a pool, where the command has it. SOURCES names other folders.
+# and by increments, into a tree in memory; and into a pool, where the command has it. SOURCES names other folders, STEPS says
+# how many increments there are.
 . "$(dirname "$0")/bed.sh"
 need root fuse python3 zfs-fuse zpool zfs
 ! pidof zfs-fuse >/dev/null || skip "another zfs-fuse is running, and there can be one alone"
@@ -9,9 +10,9 @@ ZFS=$BED/zfs STREAMS=$BED/streams POOL=larder$$
 mkdir "$ZFS" "$STREAMS"
 export LC_ALL=C.UTF-8
 clear_more() {
-    zpool destroy -f "$POOL" 2>/dev/null
-    [ -z "${ZFS_FUSE:-}" ] || kill "$ZFS_FUSE"
     umount -l "$ZFS" 2>/dev/null
+    # It is a job, and was told to end.
+    [ -z "${ZFS_FUSE:-}" ] || wait "$ZFS_FUSE" 2>/dev/null
 }
 
 truncate -s 6G "$BED/zfs.img"
@@ -33,7 +34,7 @@ done
 # seconds FILE: without parts of seconds, which a mount of zfs-fuse does not show.
 seconds() { sed -E 's/([0-9])\.[0-9]{9} /\1 /g' "$1"; }
 
-STEPS=5
+STEPS=${STEPS:-3}
 for step in $(seq 0 $STEPS); do
     python3 "$HERE/zfs_changes.py" "$ZFS" "$step" "${TAKEN[@]}"
     zfs snapshot "$POOL@s$step"

@@ -336,6 +336,7 @@ fn streams_of_a_folder() {
         let Ok(stream) = std::fs::File::open(path("stream")) else { break };
         let received = bed.receive(BufReader::with_capacity(1 << 20, stream));
         bed.pool.commit().unwrap();
+        println!("stream {number} received");
         let told = std::fs::read_to_string(path("live")).unwrap();
         bed.check(&told, &format!("stream {number}"));
         println!("stream {number}: {} lines equal; {received:?}", told.lines().count());
