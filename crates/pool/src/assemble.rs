@@ -50,6 +50,7 @@ impl Pool {
             secret,
             snapshots,
             attached,
+            bookmarks,
             remains,
             freeing,
             mut properties,
@@ -72,6 +73,12 @@ impl Pool {
         find_origins(&mut snapshots, &datasets)?;
         for (dataset, high, number, entry) in attached {
             snapshots.adopt((dataset, high), number, entry);
+        }
+        for (dataset, record) in bookmarks {
+            // One of no dataset says nothing.
+            if datasets.contains_key(&dataset) {
+                snapshots.add_bookmark(dataset, record);
+            }
         }
         for record in &remains {
             if let Some(head) = datasets.get(&record.dataset).or_else(|| destroyed.get(&record.dataset)) {
