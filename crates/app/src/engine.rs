@@ -11,8 +11,8 @@ use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::name::pool_of;
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::snapshots::{
-    DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release, RenameSnapshot, Rollback, RolledBack,
-    Snapshot, Space, Spaces, Taken,
+    Bookmark, DestroyBookmark, DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release,
+    RenameSnapshot, Rollback, RolledBack, Snapshot, Space, Spaces, Taken,
 };
 use crate::api::trace::Trace;
 use crate::api::{Done, Items, Result, fs, policy, pool, stream};
@@ -85,6 +85,10 @@ pub trait Engine: Send + Sync {
     fn fs_clone(&self, request: MakeClone) -> Result<fs::Created>;
     /// Has a clone take over the snapshots up to its origin.
     fn fs_promote(&self, request: Promote) -> Result<Done>;
+    /// Makes a bookmark.
+    fn fs_bookmark(&self, request: Bookmark) -> Result<Done>;
+    /// Destroys a bookmark.
+    fn fs_destroy_bookmark(&self, request: DestroyBookmark) -> Result<Done>;
     /// Renames snapshots; all of them or none.
     fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done>;
     /// Space that snapshots hold.
@@ -260,6 +264,8 @@ verbs! {
     Snapshot, fs_snapshot, "/v1/fs/snapshot" changes(names) => Taken, checked;
     DestroySnapshots, fs_destroy_snapshots, "/v1/fs/destroy-snapshots" changes(name unless dry_run)
         => fs::Destroyed, checked;
+    Bookmark, fs_bookmark, "/v1/fs/bookmark" changes(name) => Done, checked;
+    DestroyBookmark, fs_destroy_bookmark, "/v1/fs/destroy-bookmark" changes(name) => Done, checked;
     MakeClone, fs_clone, "/v1/fs/clone" changes(name) => fs::Created, checked;
     Promote, fs_promote, "/v1/fs/promote" changes(name) => Done;
     Rollback, fs_rollback, "/v1/fs/rollback" changes(name) => RolledBack, checked;

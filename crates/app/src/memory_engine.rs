@@ -8,8 +8,8 @@ use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pool::{PoolStatus, State, Vdev};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::snapshots::{
-    DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release, RenameSnapshot, Rollback, RolledBack,
-    Snapshot, Space, Spaces, Tag, Taken, chosen, spans,
+    Bookmark, DestroyBookmark, DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release,
+    RenameSnapshot, Rollback, RolledBack, Snapshot, Space, Spaces, Tag, Taken, chosen, spans,
 };
 use crate::api::trace::Trace;
 use crate::api::{
@@ -301,6 +301,14 @@ impl Engine for MemoryEngine {
     }
 
     fn fs_abort_receive(&self, request: stream::Abort) -> Result<Done> {
+        self.known(&request.name).map(|()| Done {})
+    }
+
+    fn fs_bookmark(&self, request: Bookmark) -> Result<Done> {
+        self.known(&request.from).map(|()| Done {})
+    }
+
+    fn fs_destroy_bookmark(&self, request: DestroyBookmark) -> Result<Done> {
         self.known(&request.name).map(|()| Done {})
     }
 

@@ -2,6 +2,7 @@
 
 pub mod acl;
 pub mod block;
+pub mod bookmark;
 pub mod checksum;
 pub mod error;
 pub mod field;

@@ -50,9 +50,10 @@ pub enum Table {
     SnapshotProperties = 14,
     /// Holds, which keep snapshots from being destroyed: [`attached_key`](Table::attached_key) → [`HoldRecord`].
     Holds = 15,
-    /// Bookmarks: remains of snapshots, to send from. From here on reserved.
+    /// Bookmarks of a dataset: [`key`](crate::bookmark::BookmarkRecord::key) → [`crate::bookmark::BookmarkRecord`].
     Bookmarks = 16,
-    /// Streams that are being received: the dataset that they go into first → [`ReceivingRecord`].
+    /// Streams that are being received: the dataset that they go into first → [`ReceivingRecord`]. From here on
+    /// reserved.
     Receiving = 17,
     /// Space and inodes used by users, groups and projects.
     Usage = 18,
@@ -120,7 +121,6 @@ impl Table {
         let table = Self::ALL.into_iter().find(|table| *table as u64 == number);
         let unknown = |what| Corrupt::new(what, Reason::Feature);
         match table.ok_or(unknown("a table that is not known"))? {
-            Self::Bookmarks => Err(unknown("bookmarks")),
             Self::Usage => Err(unknown("usage by users")),
             Self::Trash => Err(unknown("a trash")),
             Self::Keys => Err(unknown("keys of datasets")),

@@ -461,7 +461,6 @@ fn what_later_versions_keep_in_tables_logs_and_blocks_is_refused_by_name() {
     assert_eq!(told(decode_op(&with(op, 16))), "sealed operations in the log: unsupported feature");
     for (table, name) in [
         (5, "a table that is not known"),
-        (16, "bookmarks"),
         (18, "usage by users"),
         (19, "a trash"),
         (20, "keys of datasets"),

@@ -105,6 +105,7 @@ macro_rules! numbers {
 fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
     let list = structures![
         acl::AclRecord,
+        bookmark::BookmarkHead,
         label::LabelHead,
         label::HeartbeatHead,
         root::RootHead,

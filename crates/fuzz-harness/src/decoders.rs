@@ -6,6 +6,7 @@ use larder_format::acl::Acl;
 use larder_format::block::{
     self, BLOCK_MAGIC, BlockHeader, CheckedHeader, CodecKind, FRAME, check_frames, frame_sums, frame_sums_len,
 };
+use larder_format::bookmark::BookmarkRecord;
 use larder_format::checksum::{ChecksumKind, fast64, payload_sum, plain64};
 use larder_format::field::{Field, FieldInfo};
 use larder_format::index::{
@@ -57,6 +58,7 @@ pub const ALL: &[Decoder] = &[
     decoder("acl", samples::acls, unsummed, acl),
     decoder("dataset_record", samples::datasets, unsummed, dataset_record),
     decoder("snapshot_record", samples::snapshots, unsummed, snapshot_record),
+    decoder("bookmark_record", samples::bookmarks, unsummed, bookmark_record),
     decoder("bad_slot_record", samples::bad_slots, unsummed, bad_slot_record),
     decoder("remains_record", samples::remains, unsummed, remains_record),
     decoder("receiving_record", samples::receiving, unsummed, receiving_record),
@@ -377,6 +379,12 @@ fn dataset_record(bytes: &[u8]) -> bool {
 fn snapshot_record(bytes: &[u8]) -> bool {
     let Ok(record) = SnapshotRecord::decode(bytes) else { return false };
     let again = SnapshotRecord::decode(&record.encode());
+    same(record, again)
+}
+
+fn bookmark_record(bytes: &[u8]) -> bool {
+    let Ok(record) = BookmarkRecord::decode(bytes) else { return false };
+    let again = BookmarkRecord::decode(&record.encode());
     same(record, again)
 }
 

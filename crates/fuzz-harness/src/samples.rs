@@ -2,6 +2,7 @@
 
 use larder_format::acl::{ACL_NO_ID, Acl, AclEntry, AclTag};
 use larder_format::block::{self, BlockInfo, BlockKind, CodecKind, Stamp};
+use larder_format::bookmark::BookmarkRecord;
 use larder_format::checksum::{ChecksumKind, payload_sum};
 use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
 use larder_format::index::{FilterShape, PartDescriptor, PrintEntry, PrintsBuilder, encode_filter_page};
@@ -564,6 +565,17 @@ pub fn snapshots() -> Vec<Vec<u8>> {
         name: "monday".into(),
     };
     vec![record(None).encode(), record(Some(ptr(1))).encode()]
+}
+
+pub fn bookmarks() -> Vec<Vec<u8>> {
+    let record = |name: &str| BookmarkRecord {
+        guid: 3,
+        high: BlockId::new(1000),
+        created: TIME,
+        commit: CommitId::new(9),
+        name: name.into(),
+    };
+    vec![record("m").encode(), record("monday, before it was upgraded").encode()]
 }
 
 /// Slots that are out of use.

@@ -51,6 +51,7 @@ impl Pool {
             secret,
             snapshots,
             attached,
+            bookmarks,
             remains,
             receiving,
             freeing,
@@ -75,6 +76,12 @@ impl Pool {
         find_origins(&mut snapshots, &datasets)?;
         for (dataset, high, number, entry) in attached {
             snapshots.adopt((dataset, high), number, entry);
+        }
+        for (dataset, record) in bookmarks {
+            // One of no dataset says nothing.
+            if datasets.contains_key(&dataset) {
+                snapshots.add_bookmark(dataset, record);
+            }
         }
         for record in &remains {
             if let Some(head) = datasets.get(&record.dataset).or_else(|| destroyed.get(&record.dataset)) {

@@ -14,9 +14,11 @@
 //! Each is one change of the tables, with the gate closed or within an operation: it is done, or it is not.
 
 use crate::attached::Change;
+use crate::bookmarks;
 use crate::dataset::Dataset;
 use crate::ledger::HEAD;
 use crate::pool::Pool;
+use larder_format::bookmark::BookmarkRecord;
 use larder_format::tables::{DatasetRecord, RemainsRecord, SnapshotRecord, Table};
 use larder_format::{BlockId, BlockPtr, DatasetId, MAX_COUNT};
 use larder_store::{PoolError, Result};
@@ -220,7 +222,7 @@ impl Pool {
         inherited: u64,
     ) -> Result<()> {
         let clone = taking.dataset.id();
-        let others = self.move_snapshots(origin.dataset, clone, BlockId::new(0)..=origin.high)?;
+        let others = self.move_snapshots(origin.dataset, clone, BlockId::new(0)..=origin.high, &[])?;
         let giving = self.dataset(origin.dataset);
         let (held, remains_below) = giving.map_or((0, BlockId::new(0)), |giving| {
             // Which of it is whose is not known: it is an upper bound of all.
@@ -277,7 +279,8 @@ impl Pool {
             ..new
         })?;
         let newer = BlockId::new(to.high.get() + 1)..=BlockId::new(u64::MAX);
-        let moved = self.move_snapshots(dataset, branch.id(), newer);
+        let marks = self.snapshots.lock().bookmarks_after(dataset, to.high);
+        let moved = self.move_snapshots(dataset, branch.id(), newer, &marks);
         // A dataset that nobody knows of, as yet, goes again.
         let others = moved.inspect_err(|_| self.remove_added(branch.id()))?;
         self.snapshots.lock().set_origin(branch.id(), Some((dataset, to.high)));
@@ -319,13 +322,14 @@ impl Pool {
         Ok(Some(Counted { dataset, root, inherited: inherited? }))
     }
 
-    /// Snapshots of a dataset, and notes of remains, within a range of high ids become those of another. Gives the
-    /// clones of these snapshots. Nobody may be inside.
+    /// Snapshots of a dataset, and notes of remains, within a range of high ids become those of another, and so do
+    /// these bookmarks, whose names are free there. Gives the clones of these snapshots. Nobody may be inside.
     fn move_snapshots(
         &self,
         from: DatasetId,
         to: DatasetId,
         range: RangeInclusive<BlockId>,
+        marks: &[BookmarkRecord],
     ) -> Result<BTreeSet<DatasetId>> {
         let mut snapshots = self.snapshots.lock();
         let highs = snapshots.of(from).map(|one| one.record.high).filter(|high| range.contains(high));
@@ -349,7 +353,11 @@ impl Pool {
             let record = RemainsRecord { dataset: to, ..*left };
             (Table::Remains.key(left.high.get()), Some(record.encode()))
         }));
+        changes.extend(bookmarks::changes(from, marks, false));
+        changes.extend(bookmarks::changes(to, marks, true));
         self.change_tables(&changes)?;
+        snapshots.drop_bookmarks(from, marks);
+        marks.iter().for_each(|record| snapshots.add_bookmark(to, record.clone()));
         let mut clones = BTreeSet::new();
         for high in &highs {
             if let Some(mut snapshot) = snapshots.take((from, *high)) {

@@ -1,6 +1,7 @@
 //! Contents of a pool's tables, decoded and checked against nothing but each other: import makes a pool of them.
 
 use crate::attached::Entry;
+use larder_format::bookmark::BookmarkRecord;
 use larder_format::index::PartDescriptor;
 use larder_format::run::RunDescriptor;
 use larder_format::segment::SegmentRecord;
@@ -50,6 +51,8 @@ pub(crate) struct Contents {
     pub snapshots: Vec<SnapshotRecord>,
     /// Holds and properties of snapshots, by dataset, `high` and number.
     pub attached: Vec<(DatasetId, BlockId, u32, Entry)>,
+    /// Bookmarks of datasets.
+    pub bookmarks: Vec<(DatasetId, BookmarkRecord)>,
     /// Trees without a name, of which what nothing else has is being freed.
     pub remains: Vec<RemainsRecord>,
     /// Streams on their way in, by the dataset that they go into first.
@@ -93,6 +96,13 @@ impl Contents {
                         };
                         let (dataset, number) = Table::attached(id);
                         contents.attached.push((dataset, BlockId::new(key.offset), number, entry));
+                    }
+                    Table::Bookmarks => {
+                        let (dataset, record) = (DatasetId::new(id), BookmarkRecord::decode(value)?);
+                        if BookmarkRecord::key(dataset, &record.name) != *key {
+                            return Err(Corrupt::new("bookmark record", Reason::Identity));
+                        }
+                        contents.bookmarks.push((dataset, record));
                     }
                     Table::Remains => {
                         let record = RemainsRecord::decode(value)?;

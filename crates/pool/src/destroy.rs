@@ -16,6 +16,7 @@
 //! **Somebody who still holds it** (a call into a volume that was detached a moment ago) may change the
 //! tree even now; what it adds is taken out again. That is why the record waits for it.
 
+use crate::bookmarks;
 use crate::clones::TRIES;
 use crate::dataset::{Dataset, Look, ROOT_DATASET, State};
 use crate::pool::Pool;
@@ -99,24 +100,25 @@ impl Pool {
     pub(crate) fn destroy_within(&self, dataset: &Arc<Dataset>) -> Result<bool> {
         let id = dataset.id();
         let local = dataset.local_properties();
-        let properties = |are_there: bool| {
+        let marks: Vec<_> = self.snapshots.lock().bookmarks_of(id).cloned().collect();
+        let attached = |are_there: bool| {
             let each = local.iter().map(|(name, value)| {
                 let record = PropertyRecord { name: name.clone(), value: value.clone() };
                 (Table::property_key(id, name), are_there.then(|| record.encode()))
             });
-            each.collect::<Vec<_>>()
+            each.chain(bookmarks::changes(id, &marks, are_there)).collect::<Vec<_>>()
         };
         {
             let mut state = dataset.state.write();
             if state.record.origin.is_some() && state.tree.is_dirty() {
                 return Ok(false);
             }
-            let mut changes = properties(false);
+            let mut changes = attached(false);
             changes.push((Table::Receiving.key(id.get()), None));
             self.change_tables(&changes)?;
             self.leave_clone(&mut state).inspect_err(|_| {
                 // The leaves were just changed, and are in memory; else the pool is suspended.
-                drop(self.change_tables(&properties(true)));
+                drop(self.change_tables(&attached(true)));
             })?;
             state.record.destroyed = true;
             // Its parent may be destroyed, and gone, before its own tree is down.
@@ -124,6 +126,7 @@ impl Pool {
             state.changed = true;
         }
         dataset.local.write().clear();
+        self.snapshots.lock().drop_bookmarks(id, &marks);
         self.shared.intent.notes.lock().note_removal();
         self.datasets.write().remove(&id);
         self.destroyed.lock().insert(id, Arc::clone(dataset));

@@ -301,16 +301,13 @@ mod tests {
     fn a_pool_with_a_table_of_a_later_version_is_refused_by_name() {
         let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
         let pool = bed::pool(sim.devices(), "single");
-        pool.tables
-            .lock()
-            .insert(&TableNodes(&pool.shared.store), Table::Bookmarks.key(3), b"a mark")
-            .unwrap();
+        pool.tables.lock().insert(&TableNodes(&pool.shared.store), Table::Usage.key(3), b"a mark").unwrap();
         pool.commit().unwrap();
         drop(pool);
         let before = sim.images();
         let error = bed::import(sim.devices()).err().expect("a refusal");
         let PoolError::Refused(Refusal::Newer(what)) = &error else { panic!("{error}") };
-        assert!(what.contains("bookmarks"), "{what}");
+        assert!(what.contains("usage"), "{what}");
         assert!(sim.images() == before, "a refused import wrote");
     }
 }

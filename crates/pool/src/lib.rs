@@ -9,6 +9,7 @@ mod assemble;
 mod attached;
 #[cfg(test)]
 mod bed;
+mod bookmarks;
 mod boundary;
 mod changes;
 mod clean;
@@ -59,6 +60,7 @@ mod tests;
 
 pub use accounts::{Limits, Share};
 pub use admin::PropertySource;
+pub use bookmarks::BookmarkSource;
 pub use changes::Changes;
 pub use clean::Writes;
 pub use create::{GroupSpec, PoolSpec};

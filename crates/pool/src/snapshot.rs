@@ -1,6 +1,7 @@
 //! Taking, looking into and destroying snapshots: see [`crate::snapshots`].
 
 use crate::attached::Attached;
+use crate::bookmarks;
 use crate::clones::high_of;
 use crate::create::check_snapshot_name;
 use crate::dataset::{Dataset, Look, State};
@@ -381,8 +382,8 @@ impl Pool {
     }
 
     /// Has a dataset's head hold what its newest snapshot does, or an older one: then those that are newer are
-    /// destroyed, in the same commit. Nobody may have anything of the head in memory: it is not shown. Durable when
-    /// this returns.
+    /// destroyed, and bookmarks of such, in the same commit. Nobody may have anything of the head in memory: it is not
+    /// shown. Durable when this returns.
     ///
     /// # Errors
     /// When there is no such snapshot; [`PoolError::Busy`] when there are newer ones and they are not to go, or
@@ -439,8 +440,9 @@ impl Pool {
                     "snapshot {full_name}@{newer} is the origin of {clone}"
                 )));
             }
-            if !newer.is_empty() && !drops_newer {
-                return Err(PoolError::Busy(format!("there are newer snapshots than {name}")));
+            let marked = !self.snapshots.lock().bookmarks_after(dataset, record.high).is_empty();
+            if (marked || !newer.is_empty()) && !drops_newer {
+                return Err(PoolError::Busy(format!("there are newer snapshots or bookmarks than {name}")));
             }
             let newer = self.take_out(&newer)?.map_err(|kept| kept.refusal(&full_name))?;
             if let Err(error) = self.go_back(&mut state, &record, inherited, &newer) {
@@ -471,12 +473,18 @@ impl Pool {
         let high = self.shared.store.core.lock().take_ids(1);
         let root = state.tree.committed_root();
         self.leave_remains(state, high, to.high, root)?;
+        let marks = self.snapshots.lock().bookmarks_after(to.dataset, to.high);
+        let marked = self.change_tables(&bookmarks::changes(to.dataset, &marks, false));
+        marked.inspect_err(|_| self.forget_remains(high))?;
         for (at, snapshot) in newer.iter().enumerate() {
             self.destroy_one(state, snapshot).inspect_err(|_| {
                 newer[..at].iter().for_each(|snapshot| self.undestroy_one(snapshot));
+                // The leaves were just changed, and are in memory; else the pool is suspended.
+                drop(self.change_tables(&bookmarks::changes(to.dataset, &marks, true)));
                 self.forget_remains(high);
             })?;
         }
+        self.snapshots.lock().drop_bookmarks(to.dataset, &marks);
         self.lower_protection(state);
         self.become_snapshot(state, to, inherited);
         Ok(())

@@ -22,6 +22,7 @@
 //! Record and `protected_below` are in one commit: there is a snapshot that is protected, or neither.
 
 use crate::attached::{Attached, Entry};
+use larder_format::bookmark::BookmarkRecord;
 use larder_format::tables::{RemainsRecord, SnapshotRecord};
 use larder_format::{BlockId, CommitId, DatasetId};
 use larder_store::{PoolError, Result};
@@ -70,6 +71,8 @@ pub(crate) struct Snapshots {
     origins: BTreeMap<DatasetId, (DatasetId, BlockId)>,
     /// Clones, by their origins.
     clones: BTreeMap<(DatasetId, BlockId), BTreeSet<DatasetId>>,
+    /// Bookmarks, by their names.
+    pub(crate) bookmarks: BTreeMap<(DatasetId, String), BookmarkRecord>,
     /// Trees without a name, of which what nothing else has is being freed, by their high ids.
     pub(crate) remains: BTreeMap<BlockId, Left>,
     /// To be taken by the next whole commit that begins.

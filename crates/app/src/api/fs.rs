@@ -67,7 +67,7 @@ pub struct Rename {
 pub struct Get {
     /// Which datasets; empty for those of all pools.
     pub names: Vec<String>,
-    /// Levels below them to include, where snapshots are one level below their dataset; nothing for all.
+    /// Levels below them to include, where snapshots and bookmarks are one level below their dataset; nothing for all.
     pub depth: Option<u32>,
     /// Of which kinds; empty for datasets with files, and for what `names` has of others.
     pub kinds: Vec<ItemKind>,
@@ -89,6 +89,16 @@ impl Get {
     /// Whether a snapshot is asked for by its own name.
     pub fn names_snapshot(&self, full: &str) -> bool {
         self.is_of(ItemKind::Snapshot, true) && self.names.iter().any(|name| name == full)
+    }
+
+    /// Whether the bookmarks of `dataset` are asked for, all of them.
+    pub fn selects_bookmarks_of(&self, dataset: &str) -> bool {
+        self.is_of(ItemKind::Bookmark, false) && self.reaches(dataset, 1)
+    }
+
+    /// Whether a bookmark is asked for by its own name.
+    pub fn names_bookmark(&self, full: &str) -> bool {
+        self.is_of(ItemKind::Bookmark, true) && self.names.iter().any(|name| name == full)
     }
 
     fn is_of(&self, kind: ItemKind, unless_told: bool) -> bool {

@@ -38,7 +38,7 @@ pub struct Done {}
 pub struct Item {
     /// `tank`, `tank/home`.
     pub name: String,
-    /// Pool, filesystem or snapshot.
+    /// Pool, filesystem, snapshot or bookmark.
     pub kind: ItemKind,
     /// In the order in which they were asked for, or that of the registry; unknown ones are left out.
     pub properties: Vec<PropertyValue>,
@@ -54,6 +54,8 @@ pub enum ItemKind {
     Filesystem,
     /// A dataset as it was.
     Snapshot,
+    /// A place in time to send from.
+    Bookmark,
 }
 
 /// One property's value and where it comes from.

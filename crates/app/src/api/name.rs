@@ -38,6 +38,9 @@ pub fn check_dataset(name: &str) -> Result<()> {
     if name.contains('@') {
         return refuse(name, "'@' belongs to snapshots");
     }
+    if name.contains('#') {
+        return refuse(name, "'#' belongs to bookmarks");
+    }
     let mut parts = name.split('/');
     check_pool(parts.next().unwrap_or_default())?;
     parts.try_for_each(|part| check_part(name, part))
@@ -50,6 +53,22 @@ pub fn check_dataset(name: &str) -> Result<()> {
 pub fn check_snapshot(name: &str) -> Result<(&str, &str)> {
     let Some((dataset, own)) = name.split_once('@') else {
         return refuse(name, "a snapshot's is DATASET@NAME");
+    };
+    if name.len() > MAX_NAME {
+        return refuse(name, "it has more than 255 bytes");
+    }
+    check_dataset(dataset)?;
+    check_part(name, own)?;
+    Ok((dataset, own))
+}
+
+/// Checks a bookmark's name in full, `tank/home#monday`, and gives its two parts.
+///
+/// # Errors
+/// Usage, with the reason.
+pub fn check_bookmark(name: &str) -> Result<(&str, &str)> {
+    let Some((dataset, own)) = name.split_once('#') else {
+        return refuse(name, "a bookmark's is DATASET#NAME");
     };
     if name.len() > MAX_NAME {
         return refuse(name, "it has more than 255 bytes");
@@ -72,7 +91,7 @@ pub fn printable(text: &str) -> String {
 
 /// The pool that a dataset is in.
 pub fn pool_of(name: &str) -> &str {
-    name.split(['/', '@']).next().unwrap_or(name)
+    name.split(['/', '@', '#']).next().unwrap_or(name)
 }
 
 fn check_part(name: &str, part: &str) -> Result<()> {

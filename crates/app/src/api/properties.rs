@@ -49,6 +49,9 @@ pub const OF_SNAPSHOTS: &[&str] = &[
     "clones",
 ];
 
+/// Those of bookmarks, likewise.
+pub const OF_BOOKMARKS: &[&str] = &["type", "creation", "createtxg", "guid"];
+
 /// The names of those of datasets with files, in the order in which `get all` shows them.
 pub fn of_filesystems() -> impl Iterator<Item = &'static str> {
     property::DATASET.iter().map(|known| known.name).chain(["origin", "receive_resume_token", "written"])

@@ -150,6 +150,22 @@ pub struct Kept {
     pub clones: Vec<String>,
 }
 
+/// Makes a bookmark, from a snapshot or another bookmark of its dataset.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bookmark {
+    /// The snapshot or bookmark.
+    pub from: String,
+    /// The bookmark.
+    pub name: String,
+}
+
+/// Destroys a bookmark.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DestroyBookmark {
+    /// The bookmark.
+    pub name: String,
+}
+
 /// Renames a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenameSnapshot {
@@ -367,6 +383,45 @@ impl MakeClone {
         }
         let made = Create { name, parents, properties, dry_run: false }.checked()?;
         Ok(Self { snapshot, name: made.name, parents, properties: made.properties })
+    }
+}
+
+impl Bookmark {
+    /// The request with both names in full, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(mut self) -> Result<Self> {
+        let dataset = |name: &str| name.split(['@', '#']).next().unwrap_or_default().to_owned();
+        match (dataset(&self.from), dataset(&self.name)) {
+            (from, of) if of.is_empty() => self.name.insert_str(0, &from),
+            (from, of) if from.is_empty() => self.from.insert_str(0, &of),
+            _ => {}
+        }
+        let check = || {
+            let (of, _) = name::check_bookmark(&self.name)?;
+            let from = match self.from.contains('#') {
+                true => name::check_bookmark(&self.from),
+                false => name::check_snapshot(&self.from),
+            };
+            if from?.0 == of {
+                return Ok(());
+            }
+            Err(ApiError::usage("a bookmark is of the dataset that it is made from"))
+        };
+        check().map_err(|error: ApiError| error.within(format!("cannot create bookmark '{}'", self.name)))?;
+        Ok(self)
+    }
+}
+
+impl DestroyBookmark {
+    /// The request, when its parts make sense.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        name::check_bookmark(&self.name)?;
+        Ok(self)
     }
 }
 

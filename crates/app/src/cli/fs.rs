@@ -1,8 +1,8 @@
 //! `larder fs`: the verbs.
 
 use super::{
-    Session, fs_clone, fs_create, fs_destroy, fs_diff, fs_hold, fs_list, fs_mount, fs_properties, fs_receive,
-    fs_rename, fs_rollback, fs_send, fs_snapshot, fs_space,
+    Session, fs_bookmark, fs_clone, fs_create, fs_destroy, fs_diff, fs_hold, fs_list, fs_mount,
+    fs_properties, fs_receive, fs_rename, fs_rollback, fs_send, fs_snapshot, fs_space,
 };
 use crate::api::Result;
 use clap::Subcommand;
@@ -23,6 +23,8 @@ pub enum Verb {
     Clone(fs_clone::CloneArgs),
     /// Has a clone take over the snapshots that it was made of
     Promote(fs_clone::PromoteArgs),
+    /// Makes a bookmark of a snapshot, to send from when the snapshot is gone
+    Bookmark(fs_bookmark::Args),
     /// Tells which files and folders differ between a snapshot and a later one, or what there is now
     Diff(fs_diff::Args),
     /// Sends a snapshot, or what came since an earlier one, to standard output
@@ -70,6 +72,7 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
         Verb::Rollback(args) => fs_rollback::run(args, session),
         Verb::Clone(args) => fs_clone::clone(args, session),
         Verb::Promote(args) => fs_clone::promote(args, session),
+        Verb::Bookmark(args) => fs_bookmark::run(args, session),
         Verb::Space(args) => fs_space::run(args, session),
         Verb::Diff(args) => fs_diff::run(args, session),
         Verb::Send(args) => fs_send::run(args, session),

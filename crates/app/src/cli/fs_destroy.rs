@@ -3,8 +3,8 @@
 use super::args::{Force, Json, Yes};
 use super::{Session, out};
 use crate::api::fs::{Destroy, Destroyed};
-use crate::api::snapshots::DestroySnapshots;
-use crate::api::{ApiError, ErrorKind, Result};
+use crate::api::snapshots::{DestroyBookmark, DestroySnapshots};
+use crate::api::{ApiError, Result};
 use crate::render;
 use larder_pool::property::format_size;
 
@@ -12,7 +12,8 @@ use larder_pool::property::format_size;
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "destroy [OPTIONS] DATASET
-       destroy [OPTIONS] <filesystem|volume>@<snap>[%<snap>][,...]",
+       destroy [OPTIONS] <filesystem|volume>@<snap>[%<snap>][,...]
+       destroy <filesystem|volume>#<bookmark>",
     after_help = "Of several snapshots, names are separated by commas; A%B is all from A to B, %B all up to B, A% all
 since A. Where one is in use, none is destroyed.
 Example: larder fs destroy -rnv tank/old
@@ -43,17 +44,15 @@ pub struct Args {
     force: Force,
     #[command(flatten)]
     json: Json,
-    #[arg(value_name = "DATASET|DATASET@NAME,...")]
+    #[arg(value_name = "DATASET|DATASET@NAME,...|DATASET#NAME")]
     name: String,
 }
 
 /// Runs it.
 pub fn run(args: Args, session: &Session) -> Result<u8> {
     session.tolerate(args.force)?;
-    if let Some((dataset, _)) = args.name.split_once('#') {
-        let message = format!("bookmark '{}' does not exist.", args.name);
-        return Err(ApiError::new(ErrorKind::NotFound, message)
-            .hint(format!("there are no bookmarks in this version; larder fs list -t snapshot {dataset}")));
+    if args.name.contains('#') {
+        return bookmark(args, session);
     }
     let snapshots = args.name.contains('@');
     let scope = match (args.clones, args.recursive) {
@@ -88,6 +87,18 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
             text += &format!("kept of {}: what {} began as\n", kept.name, kept.clones.join(", "));
         }
         out::print(&text);
+    }
+    Ok(0)
+}
+
+/// A bookmark holds nothing, so nobody is asked.
+fn bookmark(args: Args, session: &Session) -> Result<u8> {
+    if args.dry_run {
+        return Err(ApiError::usage("-n is for datasets and snapshots: a bookmark holds nothing"));
+    }
+    let done = session.client.call(DestroyBookmark { name: args.name })?;
+    if args.json.json {
+        out::print_json(&render::json::reply(&session.spell("fs", "destroy"), &done));
     }
     Ok(0)
 }

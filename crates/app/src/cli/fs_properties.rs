@@ -57,7 +57,7 @@ pub fn get(args: Get, session: &Session) -> Result<u8> {
     let registry = Registry::Dataset;
     let properties = items::asked(registry, &args.properties)?;
     // Unlike `list`, `get` shows every type unless told otherwise.
-    let every = [ItemKind::Filesystem, ItemKind::Snapshot];
+    let every = [ItemKind::Filesystem, ItemKind::Snapshot, ItemKind::Bookmark];
     let mut items = args.selection.ask(args.names, properties.clone(), &every, session)?;
     if args.json.json {
         for item in &mut items {

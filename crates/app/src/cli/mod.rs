@@ -10,6 +10,7 @@ mod clone;
 mod daemon;
 mod extents;
 mod fs;
+mod fs_bookmark;
 mod fs_clone;
 mod fs_create;
 mod fs_destroy;
@@ -372,6 +373,9 @@ mod tests {
             "zfs list -oname,written@x -H -p -d 0 tank",
             "zfs get -Hrpt snapshot creation tank",
             "zfs get -H -p -o value -t snapshot,bookmark written@x,used tank",
+            "zfs bookmark tank/a@x tank/a#x",
+            "zfs bookmark tank/a#x #y",
+            "zfs destroy tank/a#x",
             "zfs mount tank@a /mnt",
             "zfs unmount tank@a",
             "zfs umount -f /mnt",

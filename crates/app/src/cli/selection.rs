@@ -31,7 +31,8 @@ pub enum Type {
     /// None in this version
     #[value(alias = "vol")]
     Volume,
-    /// None in this version
+    /// Places in time to send from
+    #[value(alias = "bookmarks")]
     Bookmark,
     /// All
     All,
@@ -56,7 +57,11 @@ impl Selection {
             return default.to_vec();
         }
         let asked = |kind: &Type| self.types.contains(&Type::All) || self.types.contains(kind);
-        let known = [(Type::Filesystem, ItemKind::Filesystem), (Type::Snapshot, ItemKind::Snapshot)];
+        let known = [
+            (Type::Filesystem, ItemKind::Filesystem),
+            (Type::Snapshot, ItemKind::Snapshot),
+            (Type::Bookmark, ItemKind::Bookmark),
+        ];
         known.into_iter().filter(|(kind, _)| asked(kind)).map(|(_, kind)| kind).collect()
     }
 
@@ -134,9 +139,11 @@ mod tests {
         assert_eq!(of("", &["tank"]), (Some(0), files.clone()));
         assert_eq!(of("", &[]), (None, files));
         assert_eq!(of("-t snapshot", &["tank"]), (Some(1), snapshots.clone()));
-        assert_eq!(of("-t snap,bookmark -r", &["tank"]), (None, snapshots.clone()));
+        let marks = vec![ItemKind::Snapshot, ItemKind::Bookmark];
+        assert_eq!(of("-t snap,bookmark -r", &["tank"]), (None, marks));
         assert_eq!(of("-d 2 -t snapshot", &["tank"]), (Some(2), snapshots));
-        assert_eq!(of("-t all", &["tank"]), (Some(0), both.clone()));
+        let every = vec![ItemKind::Filesystem, ItemKind::Snapshot, ItemKind::Bookmark];
+        assert_eq!(of("-t all", &["tank"]), (Some(0), every));
         assert_eq!(of("-rt filesystem,snapshot", &["tank"]), (None, both));
         assert_eq!(of("-t volume", &["tank"]), (Some(0), vec![]));
     }

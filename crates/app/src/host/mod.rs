@@ -47,8 +47,8 @@ use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents, FileVersions,
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::snapshots::{
-    DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release, RenameSnapshot, Rollback, RolledBack,
-    Snapshot, Space, Spaces, Taken,
+    Bookmark, DestroyBookmark, DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release,
+    RenameSnapshot, Rollback, RolledBack, Snapshot, Space, Spaces, Taken,
 };
 use crate::api::trace::Trace;
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, policy, pool, stream};
@@ -289,6 +289,12 @@ impl Engine for Host {
     }
     fn fs_diff(&self, request: Diff, emit: &mut dyn FnMut(Line) -> bool) -> Result<()> {
         self.diff(&request, emit)
+    }
+    fn fs_bookmark(&self, request: Bookmark) -> Result<Done> {
+        datasets::bookmark(self, &request)
+    }
+    fn fs_destroy_bookmark(&self, request: DestroyBookmark) -> Result<Done> {
+        datasets::destroy_bookmark(self, &request)
     }
     fn fs_hold(&self, request: Hold) -> Result<Done> {
         datasets::hold(self, &request)

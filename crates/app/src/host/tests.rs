@@ -697,6 +697,68 @@ fn no_snapshot_is_destroyed_while_one_of_them_is_in_use() {
 }
 
 #[test]
+fn bookmarks_are_shown_among_the_snapshots_they_were_made_of_and_outlive_them() {
+    let bed = Bed::new();
+    bed.tank_with_snapshots();
+    let mark = |from: &str, name: &str| {
+        let request = Bookmark { from: from.into(), name: name.into() }.checked()?;
+        bed.host.fs_bookmark(request)
+    };
+    mark("tank/a@2", "tank/a#two").unwrap();
+    mark("#two", "tank/a#also").unwrap();
+    mark("tank/a@4", "#four").unwrap();
+    let listed = |names: &[&str], kinds: &[ItemKind], properties: &[&str]| {
+        let all = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
+        let (depth, kinds) = (Some(1), kinds.to_vec());
+        let request = fs::Get { names: all(names), depth, kinds, properties: all(properties) };
+        let items = bed.host.fs_get(request).unwrap().items.into_iter();
+        let value = |value: &PropertyValue| format!(" {}={}", value.name, value.value);
+        let lines = items.map(|item| item.name + &item.properties.iter().map(value).collect::<String>());
+        lines.collect::<Vec<_>>()
+    };
+    let both = [ItemKind::Snapshot, ItemKind::Bookmark];
+    let all = ["tank/a@1", "tank/a@2", "tank/a#also", "tank/a#two", "tank/a@3", "tank/a@4", "tank/a#four"];
+    assert_eq!(
+        listed(&["tank/a"], &both, &["userrefs"]),
+        all.map(|name| match name.contains('@') {
+            true => format!("{name} userrefs=0"),
+            false => name.to_owned(),
+        })
+    );
+    let told = ["guid", "createtxg", "creation"];
+    let of = |name: &str| listed(&[name], &[], &told).remove(0).split_once(' ').unwrap().1.to_owned();
+    let two = of("tank/a@2");
+    assert_eq!((of("tank/a#two"), of("tank/a#also")), (two.clone(), two.clone()));
+    assert_eq!(listed(&["tank/a#two"], &[], &["type"]), ["tank/a#two type=bookmark"]);
+
+    let message = |error: ApiError| error.message;
+    let taken = message(mark("tank/a@1", "tank/a#two").unwrap_err());
+    assert_eq!(taken, "cannot create bookmark 'tank/a#two': bookmark exists");
+    assert_eq!(
+        mark("tank/a@9", "tank/a#new").unwrap_err().message,
+        "cannot open 'tank/a@9': dataset does not exist"
+    );
+    let other = message(mark("tank@1", "tank/a#new").unwrap_err());
+    assert!(other.starts_with("cannot create bookmark 'tank/a#new': a bookmark is of"), "{other}");
+    let rollback = |newer| Rollback { name: "tank/a@3".into(), newer };
+    let refused = bed.host.fs_rollback(rollback(Newer::Refuse)).unwrap_err();
+    assert!(refused.message.ends_with(":\ntank/a@4\ntank/a#four"), "{refused}");
+
+    bed.host.fs_destroy_snapshots(gone("tank/a@2,4", false)).unwrap();
+    assert_eq!(of("tank/a#two"), two);
+    let kept = bed.host.fs_rollback(rollback(Newer::Keep)).unwrap().kept.unwrap();
+    assert_eq!(listed(&[&kept], &both, &["name"]), [format!("{kept}#four name={kept}#four")]);
+    let drop = |name: &str| bed.host.fs_destroy_bookmark(DestroyBookmark { name: name.into() });
+    drop("tank/a#two").unwrap();
+    for name in ["tank/a#two", "tank/none#x"] {
+        assert_eq!(message(drop(name).unwrap_err()), format!("bookmark '{name}' does not exist."));
+    }
+    let request = fs::Rename { from: "tank/a".into(), to: "tank/b".into(), parents: false };
+    bed.host.fs_rename(request).unwrap();
+    assert_eq!(listed(&["tank/b"], &both[1..], &["guid"])[0].split(' ').next().unwrap(), "tank/b#also");
+}
+
+#[test]
 fn held_snapshots_stay_until_they_are_released() {
     let bed = Bed::new();
     bed.tank_with_snapshots();

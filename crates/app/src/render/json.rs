@@ -46,6 +46,7 @@ fn one_item(registry: Registry, item: &Item) -> Value {
         ItemKind::Pool => "POOL",
         ItemKind::Filesystem => "FILESYSTEM",
         ItemKind::Snapshot => "SNAPSHOT",
+        ItemKind::Bookmark => "BOOKMARK",
     };
     let pool = name::pool_of(&item.name);
     json!({ "name": item.name, "type": kind, "pool": pool, "properties": properties })

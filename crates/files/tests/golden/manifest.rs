@@ -62,6 +62,11 @@ pub fn tell(bed: &Bed) -> Vec<String> {
             let view = pool.snapshot_view(dataset.id(), &snapshot.name).unwrap();
             Snapshot::read(&view).tell(pool, &name, ROOT_INODE.get(), "/", &mut out);
         }
+        for mark in pool.bookmarks(dataset.id()) {
+            let (guid, high, commit) = (mark.guid, mark.high, mark.commit);
+            let what = format!("guid {guid} high {high} commit {commit} created {}", time(mark.created));
+            out.push(format!("bookmark {name}#{} {what}", mark.name));
+        }
     }
     out.iter_mut().for_each(|line| line.truncate(line.trim_end().len()));
     out

@@ -7,7 +7,7 @@ use larder_files::*;
 use larder_format::{ByteLen, DeviceIndex, DeviceOffset, HostId, Timestamp};
 use larder_pool::create::rule_for;
 use larder_pool::property::parse_dataset;
-use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET, World};
+use larder_pool::{BookmarkSource, GroupSpec, Pool, PoolSpec, ROOT_DATASET, World};
 use larder_sim::{DeviceImage, Event, Fault, SimClock, SimWorld, Survival};
 use std::sync::Arc;
 
@@ -61,6 +61,7 @@ pub const RECIPES: &[Recipe] = &[
     recipe("clones", "single", 1, clones),
     recipe("snapshots", "single", 1, snapshots),
     recipe("lineages", "single", 1, lineages),
+    recipe("bookmarks", "single", 1, bookmarks),
     recipe("datasets", "mirror", 2, datasets),
     // Work that an import has to go on with.
     recipe("log", "raidz1", 3, log),
@@ -411,6 +412,30 @@ fn lineages(bed: Bed) -> Made {
     bed.pool.branch(first.unpack().0, "before", "tank/branch", &Default::default()).unwrap();
     bed.pool.destroy_dataset(gone.unpack().0).unwrap();
     for name in ["tank/first", "tank/branch"] {
+        bed.mount.attach(bed.pool.dataset_by_name(name).unwrap(), None).unwrap();
+    }
+    exported(bed)
+}
+
+/// Bookmarks of snapshots, some of which are gone, in a dataset that had more of them before it branched.
+fn bookmarks(bed: Bed) -> Made {
+    let docs = dataset(&bed, "tank/docs", &[]);
+    let id = docs.unpack().0;
+    let mark = |from, name: &str| bed.pool.make_bookmark(id, from, name).unwrap();
+    let kept = file(&bed, docs, "kept", &text(1, 90_000));
+    for (at, day) in (0..).zip(["monday", "tuesday", "wednesday"]) {
+        bed.write(kept, at * 10_000, day.as_bytes());
+        bed.pool.snapshot(id, day).unwrap();
+        bed.tick();
+        mark(BookmarkSource::Snapshot(day), day);
+    }
+    mark(BookmarkSource::Bookmark("monday"), "the first");
+    mark(BookmarkSource::Bookmark("monday"), "goes");
+    bed.pool.destroy_bookmark(id, "goes").unwrap();
+    bed.pool.destroy_snapshots(&[(id, "monday".into())]).unwrap();
+    bed.mount.detach(id).unwrap();
+    bed.pool.branch(id, "tuesday", "tank/branch", &Default::default()).unwrap();
+    for name in ["tank/docs", "tank/branch"] {
         bed.mount.attach(bed.pool.dataset_by_name(name).unwrap(), None).unwrap();
     }
     exported(bed)

@@ -6,10 +6,10 @@ use super::super::live::Live;
 use super::super::mounts::{below, id_of, mountpoint};
 use super::{family, source};
 use crate::api::fs::Get;
-use crate::api::name::check_snapshot;
+use crate::api::name::{check_bookmark, check_snapshot};
 use crate::api::{ApiError, Item, ItemKind, Items, PropertyValue, Result, Source, properties};
-use larder_format::DatasetId;
 use larder_format::tables::SnapshotRecord;
+use larder_format::{CommitId, DatasetId};
 use larder_pool::{Dataset, PropertySource, Usage, property};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,11 +18,16 @@ use std::rc::Rc;
 /// Snapshots that are asked for by name, by their dataset.
 type Named<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
-/// Properties of the datasets and snapshots that are asked for, by name; snapshots behind their dataset, oldest first.
+/// Properties of the datasets, snapshots and bookmarks that are asked for, by name; the latter two behind their
+/// dataset, in the order in which snapshots were taken.
 pub fn get(host: &Host, request: &Get) -> Result<Items> {
-    let mut named = Named::new();
+    let (mut named, mut marks) = (Named::new(), Named::new());
     for name in &request.names {
-        if name.contains('@') {
+        if name.contains('#') {
+            let (dataset, own) = check_bookmark(name)?;
+            host.dataset(dataset).map_err(|_| ApiError::no_such_dataset(name))?;
+            marks.entry(dataset).or_default().insert(own);
+        } else if name.contains('@') {
             let (dataset, own) = check_snapshot(name)?;
             host.dataset(dataset).map_err(|_| ApiError::no_such_dataset(name))?;
             named.entry(dataset).or_default().insert(own);
@@ -43,7 +48,10 @@ pub fn get(host: &Host, request: &Get) -> Result<Items> {
         if request.selects(&name) {
             items.push(looking.dataset(&dataset, name.clone(), &request.properties));
         }
-        looking.snapshots(&dataset, &name, request, named.remove(name.as_str()), &mut items)?;
+        let mut below = looking.snapshots(&dataset, &name, request, named.remove(name.as_str()))?;
+        below.extend(looking.bookmarks(&dataset, &name, request, marks.remove(name.as_str()))?);
+        below.sort_by_key(|(commit, _)| *commit);
+        items.extend(below.into_iter().map(|(_, item)| item));
     }
     Ok(Items { items })
 }
@@ -73,18 +81,54 @@ impl Looking<'_> {
         Item { name, kind: ItemKind::Filesystem, properties }
     }
 
-    /// Adds those snapshots of a dataset that are asked for.
+    /// Those bookmarks of a dataset that are asked for, with the commits that took their snapshots.
+    fn bookmarks(
+        &self,
+        dataset: &Dataset,
+        full: &str,
+        request: &Get,
+        mut named: Option<BTreeSet<&str>>,
+    ) -> Result<Vec<(CommitId, Item)>> {
+        let (all, mut items) = (request.selects_bookmarks_of(full), Vec::new());
+        if !all && named.is_none() {
+            return Ok(items);
+        }
+        for record in self.live.pool.bookmarks(dataset.id()) {
+            let is_named = named.as_mut().is_some_and(|named| named.remove(record.name.as_str()));
+            let name = format!("{full}#{}", record.name);
+            if all || (is_named && request.names_bookmark(&name)) {
+                let value = |property: &str| match property {
+                    "name" => told(property, &name),
+                    "type" => told(property, "bookmark"),
+                    "creation" => told(property, record.created.secs),
+                    "createtxg" => told(property, record.commit),
+                    "guid" => told(property, record.guid),
+                    _ => None,
+                };
+                let properties = match request.properties.as_slice() {
+                    [] => properties::OF_BOOKMARKS.iter().filter_map(|property| value(property)).collect(),
+                    asked => asked.iter().filter_map(|property| value(property)).collect(),
+                };
+                items.push((record.commit, Item { name, kind: ItemKind::Bookmark, properties }));
+            }
+        }
+        match named.and_then(|missing| missing.first().copied()) {
+            Some(missing) => Err(ApiError::no_such_dataset(&format!("{full}#{missing}"))),
+            None => Ok(items),
+        }
+    }
+
+    /// Those snapshots of a dataset that are asked for, with the commits that took them.
     fn snapshots(
         &self,
         dataset: &Dataset,
         full: &str,
         request: &Get,
         mut named: Option<BTreeSet<&str>>,
-        items: &mut Vec<Item>,
-    ) -> Result<()> {
-        let all = request.selects_snapshots_of(full);
+    ) -> Result<Vec<(CommitId, Item)>> {
+        let (all, mut items) = (request.selects_snapshots_of(full), Vec::new());
         if !all && named.is_none() {
-            return Ok(());
+            return Ok(items);
         }
         let records = self.live.pool.snapshots(dataset.id());
         let inherited =
@@ -107,12 +151,12 @@ impl Looking<'_> {
                 let Ok(own) = self.live.pool.snapshot_properties(record) else { continue };
                 let value = |property: &String| self.of_snapshot(dataset, record, &own, &name, property);
                 let properties = names(&own).iter().filter_map(value).collect();
-                items.push(Item { name, kind: ItemKind::Snapshot, properties });
+                items.push((record.commit, Item { name, kind: ItemKind::Snapshot, properties }));
             }
         }
         match named.and_then(|missing| missing.first().copied()) {
             Some(missing) => Err(ApiError::no_such_dataset(&format!("{full}@{missing}"))),
-            None => Ok(()),
+            None => Ok(items),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The verbs of datasets: names, properties, mounts. Each change is committed before it is told as done.
 
+mod bookmarks;
 mod clones;
 mod create;
 mod destroy;
@@ -13,6 +14,7 @@ mod rollback;
 mod snapshots;
 mod space;
 
+pub use bookmarks::{bookmark, destroy as destroy_bookmark};
 pub use clones::{clone_snapshot, promote};
 pub use create::create;
 pub use destroy::{destroy, destroy_snapshots};

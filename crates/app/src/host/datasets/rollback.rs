@@ -9,6 +9,7 @@ use crate::api::name::{MAX_NAME, check_snapshot, pool_of};
 use crate::api::snapshots::{Newer, Rollback, RolledBack};
 use crate::api::{ApiError, ErrorKind, Properties, Result};
 use crate::policy::Period;
+use larder_format::BlockId;
 use larder_format::tables::SnapshotRecord;
 use larder_pool::PoolError;
 
@@ -25,7 +26,10 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
         return Err(ApiError::no_such_dataset(&request.name));
     };
     let newer = Going { dataset: dataset.id(), records: records.split_off(at + 1) };
-    let names = newer.full_names(&live);
+    let mut names = newer.full_names(&live);
+    let to = records.last().map_or(BlockId::new(0), |to| to.high);
+    let marks = live.pool.bookmarks(dataset.id()).into_iter().filter(|mark| mark.high > to);
+    names.extend(marks.map(|mark| format!("{full}#{}", mark.name)));
     let branch = (request.newer == Newer::Keep && !names.is_empty()).then(|| branch_of(&live, full));
     let rolled_back = RolledBack {
         destroyed: if request.newer == Newer::Drop { names.clone() } else { Vec::new() },
