@@ -1,6 +1,6 @@
 //! Receives streams of ZFS one after the other, and writes down after each of them what is there, in the text that
 //! `zfs_listing.py` makes of a mounted tree: `zfs_streams STREAM...` writes `STREAM.SNAPSHOT.received` beside each. The
-//! dataset of the first is the top of all; those below it, in packages, have their names below it before the snapshot's.
+//! dataset of the first is the top of all; those below it, in packages, have their names before the snapshot's.
 
 use larder_zfs_stream::{Memory, Streams, receive, received_guid};
 use sha2::{Digest, Sha256};
@@ -21,7 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let snapshot = String::from_utf8_lossy(begin.snapshot()).into_owned();
             let top = top.get_or_insert_with(|| dataset.clone());
             let mut origins = trees.values_mut().filter(|_| begin.is_clone);
-            let origin = origins.find_map(|tree| (received_guid(tree) == Ok(begin.from_guid)).then(|| tree.clone()));
+            let origin =
+                origins.find_map(|tree| (received_guid(tree) == Ok(begin.from_guid)).then(|| tree.clone()));
             let below = dataset.strip_prefix(top.as_str()).unwrap_or(&dataset).replace('/', ".");
             let sink = trees.entry(dataset).or_insert(origin.unwrap_or_default());
             let received = receive(&mut streams, &begin, sink)?;

@@ -44,7 +44,7 @@ pub enum Block {
 fn order_of(bytes: &[u8], order: Order) -> Order {
     let fits = |order: &Order| match order.u64(bytes, 0) {
         Some(MICRO) => true,
-        // What swapped looks like it may be a pointer table.
+        // A pointer table may look like one, swapped.
         Some(LEAF) => order.u32(bytes, 24) == Some(LEAF_MAGIC),
         Some(HEADER) => order.u64(bytes, 8) == Some(MAGIC),
         _ => false,
