@@ -1,7 +1,7 @@
 #!/bin/bash
 # zfs_streams.sh: what zfs-fuse sends is what its mount shows: 10,000 real files and more, and one of everything, whole
-# and by increments, into a tree in memory; and into a pool, where the command has it. SOURCES names other folders, STEPS says
-# how many increments there are.
+# and by increments, into a tree in memory; and into a pool, where the command has it. SOURCES names other folders,
+# STEPS says how many increments there are.
 . "$(dirname "$0")/bed.sh"
 need root fuse python3 zfs-fuse zpool zfs
 ! pidof zfs-fuse >/dev/null || skip "another zfs-fuse is running, and there can be one alone"

@@ -133,6 +133,11 @@ fn read_znode(bonus: &[u8], order: Order) -> Option<Attrs> {
     })
 }
 
+/// The byte order of system attributes in a stream of `order`; see `zap`.
+pub(crate) fn sa_order(bytes: &[u8], order: Order) -> Order {
+    if order.other().u32(bytes, 0) == Some(SA_MAGIC) { order.other() } else { order }
+}
+
 struct SaHead {
     layout: u16,
     len: usize,

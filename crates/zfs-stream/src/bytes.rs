@@ -17,6 +17,11 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 impl Order {
+    /// The other one.
+    pub fn other(self) -> Self {
+        if self == Self::Little { Self::Big } else { Self::Little }
+    }
+
     /// The 16 bits at `at`.
     pub fn u16(self, bytes: &[u8], at: usize) -> Option<u16> {
         let array = array(bytes, at)?;

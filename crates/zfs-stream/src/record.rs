@@ -55,6 +55,11 @@ pub struct Begin {
 }
 
 impl Begin {
+    /// The name of the dataset at the sender, before the `@`.
+    pub fn dataset(&self) -> &[u8] {
+        self.to_name.split(|&byte| byte == b'@').next().unwrap_or_default()
+    }
+
     /// The name of the snapshot alone, behind the `@`.
     pub fn snapshot(&self) -> &[u8] {
         self.to_name.splitn(2, |&byte| byte == b'@').nth(1).unwrap_or_default()

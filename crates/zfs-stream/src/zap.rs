@@ -40,11 +40,24 @@ pub enum Block {
     Table,
 }
 
-/// Reads a block.
+/// The byte order of a block in a stream of `order`: OpenZFS passes blocks on that another machine wrote as they are.
+fn order_of(bytes: &[u8], order: Order) -> Order {
+    let fits = |order: &Order| match order.u64(bytes, 0) {
+        Some(MICRO) => true,
+        // A pointer table may look like one, swapped.
+        Some(LEAF) => order.u32(bytes, 24) == Some(LEAF_MAGIC),
+        Some(HEADER) => order.u64(bytes, 8) == Some(MAGIC),
+        _ => false,
+    };
+    [order, order.other()].into_iter().find(fits).unwrap_or(order)
+}
+
+/// Reads a block of a stream of this byte order.
 ///
 /// # Errors
 /// When it is damaged.
 pub fn parse(bytes: &[u8], order: Order) -> Result<Block> {
+    let order = order_of(bytes, order);
     match order.u64(bytes, 0) {
         Some(MICRO) => Ok(Block::Entries(micro(bytes, order))),
         Some(LEAF) => leaf(bytes, order).ok_or_else(|| corrupt("a leaf of names")).map(Block::Entries),

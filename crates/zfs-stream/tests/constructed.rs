@@ -311,6 +311,38 @@ fn the_directory_of_shares_is_left_out_with_all_in_it() {
 }
 
 #[test]
+fn blocks_that_a_machine_of_the_other_kind_wrote_are_read() {
+    in_both_orders(|order| {
+        let other = Build::new(order.other());
+        let mut build = begun(order, 0, 0, 7, &[("d", 39), ("m", 38)]);
+        let dir = File { mode: 0o040_755, size: 3, ..File::default() };
+        let bonus = build.sa(2, &dir, &[]);
+        build.object(38, DIRECTORY, SA, 512, &bonus).write(38, 0, &other.micro(&[("in m", 41)]));
+        let (header, leaf) = (other.zap_header(1), other.zap_leaf(&[("in d", 8, vec![40])]));
+        // A pointer table that looks like a leaf of the other kind at its start.
+        let mut table = vec![0; 4096];
+        table[..8].copy_from_slice(&build::u64s(order, 128));
+        build.object(39, DIRECTORY, SA, 4096, &bonus).write(39, 0, &header).write(39, 4096, &leaf);
+        build.write(39, 8192, &table);
+        let bonus = build.sa(2, &File::default(), &[]);
+        let spill = other.sa_spill(&packed_list(&[("user.a", b"value")]));
+        build.object_flagged(40, PLAIN, SA, 512, &bonus, 4).spill(40, &spill);
+        file(&mut build, 41, 0, 512);
+        let mut sink = Memory::default();
+        take(&mut sink, &ended(build)).unwrap();
+        assert_eq!(line(&sink, "d/in d").xattrs, [(b"user.a".to_vec(), b"value".to_vec())]);
+        line(&sink, "m/in m");
+        let mut build = begun(order, 0, 0, 7, &[]);
+        build.object(39, DIRECTORY, SA, 4096, &bonus_of(order)).write(39, 0, &table);
+        assert!(matches!(take(&mut Memory::default(), &ended(build)), Err(ReceiveError::Stream(_))));
+    });
+}
+
+fn bonus_of(order: Order) -> Vec<u8> {
+    Build::new(order).sa(2, &File { mode: 0o040_755, size: 3, ..File::default() }, &[])
+}
+
+#[test]
 fn of_two_names_one_goes_and_the_file_stays_itself() {
     let order = Order::Little;
     let mut build = begun(order, 0, 0, 7, &[("one", 40), ("other", 40)]);

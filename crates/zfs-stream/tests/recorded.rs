@@ -55,6 +55,21 @@ fn a_whole_stream_and_increments_become_what_the_sender_shows() {
 }
 
 #[test]
+fn blocks_that_openzfs_packed_are_what_they_were() {
+    let numbers = (0..4000).map(|number| number.to_string()).collect::<Vec<_>>().join(" ");
+    for codec in ["lz4", "zstd", "gzip", "lzjb", "zle"] {
+        let mut sink = Memory::default();
+        take(&mut sink, &golden(&format!("openzfs-{codec}.stream.zst"))).unwrap();
+        let lines = sink.lines(&|content| content.to_vec());
+        let content = |path: &str| &lines.iter().find(|line| line.path == path.as_bytes()).unwrap().content;
+        assert_eq!(content("numbers"), numbers.as_bytes(), "{codec}");
+        assert_eq!(content("text"), &b"again and ".repeat(20_000), "{codec}");
+        assert_eq!(content("zeros"), &[&b"begin"[..], &[0; 100_000], b"end"].concat(), "{codec}");
+        assert_eq!(content("noise").len(), 3000, "{codec}");
+    }
+}
+
+#[test]
 fn an_increment_needs_its_base() {
     let mut sink = Memory::default();
     let wrong = take(&mut sink, &golden("zfs-fuse-1.stream.zst")).unwrap_err();

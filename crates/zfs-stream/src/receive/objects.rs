@@ -5,7 +5,7 @@
 //! that say how attributes lie may come last.
 
 use super::state::{Receiver, Result, broken, parked};
-use crate::attrs::Early;
+use crate::attrs::{Early, sa_order};
 use crate::error::{ReceiveError, Refusal, StreamError, corrupt};
 use crate::notes::{Kind, Known, Names};
 use crate::record::Object;
@@ -66,7 +66,7 @@ impl<S: Sink> Receiver<'_, S> {
                 let order = self.order;
                 let known = self.existing(object, "attributes of an object that is not there")?;
                 known.spill = data.to_vec();
-                known.spill_order = order;
+                known.spill_order = sa_order(data, order);
                 Ok(())
             }
         }
@@ -325,6 +325,7 @@ impl<S: Sink> Receiver<'_, S> {
                 }
             }
             Block::Header(count) => told = Some(count),
+            Block::Table if offset == 0 => return broken("a directory that begins with something else"),
             Block::Table => {}
         }
         let known = self.existing(dir, "names of a directory that is not there")?;
