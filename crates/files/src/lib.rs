@@ -50,3 +50,4 @@ pub use share::Copied;
 pub use versions::{FileVersion, FileVersions};
 pub use view::View;
 pub use volume::Volume;
+pub use xattr::OWN_MARK;

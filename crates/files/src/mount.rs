@@ -401,8 +401,10 @@ impl Mount {
         if volume.dataset().is_snapshot() {
             return match name {
                 b".." => Ok(Some(Object::snapshots(Arc::clone(tree.volume(volume.id())?)))),
-                // A dataset may keep something of its own by that name: it is hidden in both.
-                ZFS => Err(FsError::NotFound),
+                ZFS => match volume.find(dir, name)? {
+                    Some(found) if volume.is_own(found.inode) => Err(FsError::NotFound),
+                    _ => Ok(None),
+                },
                 _ => Ok(None),
             };
         }

@@ -548,10 +548,12 @@ pub trait Ops: Send + Sync {
                 return Ok(());
             }
         };
-        let is_shown = |name: &[u8]| {
-            let is_hidden =
-                name == ZFS || !volume.dataset().is_snapshot() && seat.mount.hides(volume.id(), name);
-            dir != ROOT_INODE || !is_hidden
+        let is_shown = |name: &[u8], inode| {
+            dir != ROOT_INODE
+                || match volume.dataset().is_snapshot() {
+                    true => name != ZFS || !volume.is_own(inode),
+                    false => !seat.mount.hides(volume.id(), name),
+                }
         };
         let mut at = cookie;
         loop {
@@ -559,7 +561,7 @@ pub trait Ops: Send + Sync {
             let Some(last) = entries.last() else { return Ok(()) };
             at = last.cookie;
             for entry in entries {
-                if !is_shown(&entry.name) {
+                if !is_shown(&entry.name, entry.inode) {
                     continue;
                 }
                 // Removed since it was listed: without attributes the caller looks it up, and sees.

@@ -19,6 +19,9 @@ use larder_format::ops::{LogOp, SetXattr};
 use larder_pool::{Look, Op};
 use std::ops::ControlFlow;
 
+/// Marks what a dataset keeps of its own.
+pub const OWN_MARK: &[u8] = b"trusted.larder.own";
+
 /// Where an attribute is.
 struct Slot {
     key: Key,
@@ -168,6 +171,28 @@ impl Volume {
         }
         self.check_space()?;
         self.change_xattr(id, name, Some(value), mode)
+    }
+
+    /// Whether a file is what the dataset keeps of its own, in its root directory by the name of that of its snapshots.
+    /// A file of that name without the mark is a user's, of before there were snapshots to look into.
+    pub(crate) fn is_own(&self, id: InodeId) -> bool {
+        self.getxattr(id, OWN_MARK).is_ok()
+    }
+
+    /// Sets an extended attribute of what the dataset keeps of its own, whatever the property `xattr` says. The first
+    /// to be set is [`OWN_MARK`].
+    ///
+    /// # Errors
+    /// As of a user's, but for that.
+    pub fn set_own_xattr(&self, id: InodeId, name: &[u8], value: &[u8]) -> Result<()> {
+        if check_xattr_name(name)?.is_some() {
+            return Err(FsError::Invalid);
+        }
+        if value.len() > MAX_XATTR {
+            return Err(FsError::AttrTooBig);
+        }
+        self.check_space()?;
+        self.change_xattr(id, name, Some(value), XattrMode::Set)
     }
 
     /// Takes an extended attribute away.

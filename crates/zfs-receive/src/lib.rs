@@ -6,7 +6,7 @@
 //! and throws it away after an error or a crash.
 
 use larder_files::{
-    Allocate, Caller, FileKind, FsError, NewInode, RenameFlags, SetAttr, SetTime, Volume, XattrMode,
+    Allocate, Caller, FileKind, FsError, NewInode, OWN_MARK, RenameFlags, SetAttr, SetTime, Volume, XattrMode,
 };
 use larder_format::items::ROOT_INODE;
 use larder_format::{InodeId, Timestamp};
@@ -100,6 +100,7 @@ impl<'a> VolumeSink<'a> {
             return Ok(notes);
         }
         let made = id(self.make(ROOT_INODE.get(), NOTES, New::File)?);
+        self.volume.set_own_xattr(made, OWN_MARK, b"")?;
         Ok(*self.notes.insert(made))
     }
 
@@ -255,7 +256,7 @@ impl Sink for VolumeSink<'_> {
                 let end = value.len().min((part + 1) * PART);
                 let head = if part == 0 { &told[..] } else { &[] };
                 let bytes = [head, &value[part * PART..end]].concat();
-                self.volume.setxattr(notes, &part_name(key, part), &bytes, XattrMode::Set)?;
+                self.volume.set_own_xattr(notes, &part_name(key, part), &bytes)?;
             }
         }
         for part in count..before {

@@ -6,7 +6,7 @@ mod build;
 use build::lies::{Random, changed, varied};
 use build::{Build, DIRECTORY, File, PLAIN, SA, serialize};
 use larder_device::{Inline, SeededEntropy};
-use larder_files::{FileKind, FsError, Handle, Mount, NodeId, Ops, Volume};
+use larder_files::{Diff, DiffItem, FileKind, FsError, Handle, Mount, NodeId, Ops, Volume};
 use larder_format::{ByteLen, HostId};
 use larder_pool::create::rule_for;
 use larder_pool::open::{Scan, assemble, scan};
@@ -224,6 +224,26 @@ fn notes_are_seen_by_nobody() {
     for dir in [NodeId::ROOT, snapshot] {
         assert!(bed.entries(dir).iter().all(|(name, _)| !name.starts_with(b".zfs")));
     }
+    let view = |name| bed.pool.snapshot_view(ROOT_DATASET, name).unwrap();
+    let (old, new) = (view("before"), view("after"));
+    let (mut diff, mut paths) = (Diff::new(&old, &new), Vec::new());
+    let mut take = |item| match item {
+        DiffItem::Change(change) => paths.extend(change.old.into_iter().chain(change.new)),
+        DiffItem::Unknown { why, .. } => panic!("{why}"),
+    };
+    while diff.step(&mut take).unwrap() {}
+    assert!(paths.len() > 100 && paths.iter().all(|path| !path.starts_with(b"/.zfs")), "{paths:?}");
+}
+
+#[test]
+fn a_dataset_that_takes_no_extended_attributes_takes_the_rest() {
+    let bed = Bed::new(512 << 20);
+    bed.pool.set_property(ROOT_DATASET, "xattr", "off").unwrap();
+    let received = bed.receive(&*golden("zfs-fuse-0.stream.zst"));
+    assert!(received.left_xattrs > 20, "{received:?}");
+    bed.receive(&*golden("zfs-fuse-1.stream.zst"));
+    let lines = bed.text(NodeId::ROOT).len();
+    assert_eq!(lines, String::from_utf8(golden("zfs-fuse-1.txt.zst")).unwrap().lines().count());
 }
 
 #[test]
@@ -284,6 +304,31 @@ fn a_root_directory_that_the_stream_does_not_tell_of_keeps_its_times() {
     assert_eq!(bed.mount.getattr(NodeId::ROOT).unwrap(), before);
     let file = bed.mount.lookup(NodeId::ROOT, b"f").unwrap();
     assert_eq!(bed.mount.read(file.node, Handle(0), 0, 99).unwrap().to_vec(), [2; 6]);
+}
+
+#[test]
+fn posix_access_lists_come_along() {
+    const SA_OBJECTS: [u64; 3] = [900, 901, 902];
+    let entries =
+        [(1_u16, 7_u16, u32::MAX), (2, 6, 7), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        list.extend([&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat());
+    }
+    let bed = Bed::new(512 << 20);
+    let mut build = Build::new(Order::Little);
+    build.begin(0, 0, 0, 7, "tank@a").master(5, 34, Some(SA_OBJECTS));
+    let (dir, names) = (File { mode: 0o040_755, size: 3, ..File::default() }, build.micro(&[("f", 40)]));
+    let bonus = build.sa(2, &dir, &[]);
+    build.object(34, DIRECTORY, SA, 512, &bonus).write(34, 0, &names);
+    let among =
+        build::packed_list(&[("system.posix_acl_access", &list), ("system.nfs4_acl", b"none of ours")]);
+    let bonus = build.sa(4, &File { mode: 0o104_770, ..File::default() }, &[&among]);
+    build.object(40, PLAIN, SA, 512, &bonus).attributes(SA_OBJECTS).end();
+    assert_eq!(bed.receive(&*build.bytes()).left_xattrs, 1);
+    let file = bed.mount.lookup(NodeId::ROOT, b"f").unwrap();
+    assert_eq!((file.perm, file.ctime.nanos), (0o4770, 2));
+    assert_eq!(bed.xattrs(file.node), [(b"system.posix_acl_access".to_vec(), list)]);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Streams of ZFS: what `zfs send` writes, and the files that it means.
 //!
-//! [`Streams`] reads bytes and gives records whose checksums are proven. [`receive`] makes files of them in a [`Sink`],
-//! with increments upon what it received before. Neither trusts a byte: whatever a stream says, it is refused or
-//! received, within bounded memory. `docs/zfs-streams.md` says what is taken over, and which versions are proven.
+//! [`Streams`] reads bytes and gives records whose checksums are proven. [`receive()`] makes files of them in a
+//! [`Sink`], with increments upon what it received before. Neither trusts a byte: whatever a stream says, it is refused
+//! or received, within bounded memory. `docs/zfs-streams.md` says what is taken over, and which versions are proven.
 //!
 //! ```no_run
 //! # use larder_zfs_stream::{Memory, Streams, receive};
