@@ -392,7 +392,7 @@ impl Arriving {
         }
         let mut request = vec![0; len];
         self.read_exact(&mut request).map_err(|_| unclear())?;
-        serde_json::from_slice(&request).map_err(|_| unclear())
+        serde_json::from_slice::<Receive>(&request).map_err(|_| unclear())?.checked()
     }
 }
 

@@ -145,6 +145,7 @@ pub enum PropertyError {
 }
 
 const SWITCH: Kind = Kind::Word(&["on", "off"]);
+const FEATURE: Kind = Kind::Word(&["active"]);
 const YES_NO: Kind = Kind::Word(&["yes", "no"]);
 const ANY_BYTES: Kind = Kind::Bytes(0, u64::MAX);
 /// The most that a quota or reservation can be: an exbibyte.
@@ -230,6 +231,8 @@ pub static DATASET: &[Property] = &[
     settable("xattr", Kind::Word(&["on", "off", "sa"]), Some("on"), true, "on | off | sa",
         "whether extended attributes can be set (sa = on: all are kept with the inode); off, those that are there \
          can still be read and removed; takes effect at once"),
+    Property { name: "encryption", column: "encryption", kind: Kind::Word(&["off"]), default: Some("off"), inherited: false,
+        access: Access::SetOnce, values: "off", about: "not available in this version; scripts ask" },
     settable("readonly", SWITCH, Some("off"), true, "on | off", "whether writing is refused; takes effect at once").column("rdonly"),
     settable("canmount", Kind::Word(&["on", "off", "noauto"]), Some("on"), false, "on | off | noauto",
         "whether it is mounted: on, by itself; noauto, only when asked by name; off, never"),
@@ -275,6 +278,7 @@ pub static POOL: &[Property] = &[
     read_only("free", "free", ANY_BYTES, SIZE, "space not allocated"),
     read_only("freeing", "freeing", ANY_BYTES, SIZE, "what deleted files and destroyed datasets still hold, one copy of it; comes back by itself"),
     read_only("cleaned", "cleaned", ANY_BYTES, SIZE, "what the cleaner moved since import, to win space back"),
+    read_only("leaked", "leaked", ANY_BYTES, SIZE, "always 0: a trace frees what had leaked"),
     read_only("writeamp", "wamp", Kind::Ratio, "<1.00x or more>", "bytes written for each byte stored since import, with what the cleaner moved"),
     read_only("allocated", "alloc", ANY_BYTES, SIZE, "space allocated, parity and copies included"),
     read_only("readonly", "rdonly", SWITCH, "on | off", "whether the pool was imported for reading only"),
@@ -303,6 +307,8 @@ pub static POOL: &[Property] = &[
     read_only("checkpoint", "ckpoint", ANY_BYTES, SIZE, "not available in this version"),
     read_only("expandsize", "expandsz", ANY_BYTES, SIZE, "space on the devices that the pool does not use yet"),
     read_only("fragmentation", "frag", Kind::Percent(0, 100), "<percent>", "free space that lies inside segments in use, to be won back by cleaning"),
+    // Features of zpool-features(7) that scripts look for before they use what stands on them.
+    read_only("feature@extensible_dataset", "feature@extensible_dataset", FEATURE, "active", "that fs receive -s keeps what came"),
 ];
 
 /// The dataset property of this name or column.

@@ -28,7 +28,7 @@ pub enum ErrorKind {
     Denied,
     /// Devices fail or are missing: repair.
     Device,
-    /// Bytes on a device are not what was written: repair.
+    /// Bytes on a device are not what was written: repair. Or those of a stream, as far as it came: send again.
     Corrupt,
     /// The pool has stopped itself after failures.
     Suspended,

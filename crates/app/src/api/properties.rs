@@ -30,6 +30,10 @@ static MORE: &[Property] = &[
     told("clones", Kind::Text(4096), "<dataset>,...", "datasets that began as the snapshot"),
     told("receive_resume_token", Kind::Text(8192), "<string token>", "by which a stream that broke off goes on: larder fs send -t"),
     told("origin", Kind::Text(255), "<snapshot>", "the snapshot that it began as, and shares with what neither changed"),
+    told("refcompressratio", Kind::Ratio, "<1.00x or more>", "what compression saves of referenced"),
+    told("objsetid", Kind::Number(0, u64::MAX), "<number>", "the number that names the dataset in its pool"),
+    told("keystatus", Kind::Text(16), "available | unavailable", "not available in this version"),
+    told("volsize", BYTES, "<size>", "of volumes, which there are not in this version"),
     told("defer_destroy", Kind::Word(&["on", "off"]), "on | off", "whether the snapshot goes with its last hold or clone"),
 ];
 

@@ -1,7 +1,8 @@
 //! Requests and replies of `larder fs send` and `larder fs receive`. A stream that is sent is a reply in parts, see
 //! [`Part`]; one that is received comes behind the request: its length as u32, little-endian, its JSON, then it.
 
-use super::{ApiError, Properties, Result, name};
+use super::fs::exact_at_creation;
+use super::{ApiError, ErrorKind, Properties, Result, name};
 use serde::{Deserialize, Serialize};
 
 /// Sends a snapshot.
@@ -36,6 +37,11 @@ impl Send {
                 true => Ok(self),
                 false => Err(ApiError::usage("a token says by itself what is sent")),
             };
+        }
+        if !self.snapshot.contains('@') {
+            // Scripts try flags on names that are not there: it is no wrong usage.
+            let message = format!("cannot send '{}': it is no snapshot", self.snapshot);
+            return Err(ApiError::new(ErrorKind::NotFound, message));
         }
         let (dataset, _) = name::check_snapshot(&self.snapshot)?;
         if let Some(from) = self.from.take() {
@@ -117,6 +123,16 @@ pub struct Receive {
     pub dry_run: bool,
 }
 
+impl Receive {
+    /// The request with its properties in their exact form.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        Ok(Self { properties: exact_at_creation(self.properties)?, ..self })
+    }
+}
+
 /// Part of the sender's name that counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Below {
@@ -156,4 +172,31 @@ pub struct ReceivedSnapshot {
 pub struct Received {
     /// All that is there now.
     pub received: Vec<ReceivedSnapshot>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sent_is_a_snapshot_and_trying_another_is_no_wrong_usage() {
+        let send = |snapshot: &str, from: &str| {
+            Send { snapshot: snapshot.into(), from: Some(from.into()), ..Send::default() }.checked()
+        };
+        assert_eq!(send("tank/a@x", "@w").unwrap().from.as_deref(), Some("tank/a@w"));
+        assert_eq!(send("tank/a@x", "w").unwrap().from.as_deref(), Some("tank/a@w"));
+        assert_eq!(send("tank/a@x", "tank/b@w").unwrap().from.as_deref(), Some("tank/b@w"));
+        assert_eq!(send("a_test", "w").unwrap_err().exit_code(), 1);
+    }
+
+    #[test]
+    fn properties_that_are_set_while_receiving_have_their_exact_form() {
+        let receive = |name: &str, value: &str| {
+            let properties = [(name.to_owned(), value.to_owned())].into();
+            Receive { properties, ..Receive::default() }.checked()
+        };
+        assert_eq!(receive("recordsize", "128K").unwrap().properties["recordsize"], "131072");
+        assert_eq!(receive("encryption", "off").unwrap().properties["encryption"], "off");
+        assert!(receive("recordsize", "3K").is_err());
+    }
 }

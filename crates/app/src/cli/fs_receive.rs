@@ -11,6 +11,8 @@ use std::io::IsTerminal;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 #[command(
+    override_usage = "receive [OPTIONS] DATASET[@NAME]
+       receive -A <filesystem|volume>",
     after_help = "The stream comes from standard input. Each snapshot in it arrives whole or not at all; until it is whole nothing of
 it is seen, and the dataset stays as it is.
 Example: ssh nas larder fs send tank/home@monday | larder fs receive -s backup/home

@@ -19,6 +19,8 @@ const TELL: Duration = Duration::from_secs(1);
 // Help is --help alone: -h is a flag of zfs-send(8).
 #[command(
     disable_help_flag = true,
+    override_usage = "send [OPTIONS] [-i|-I FROM] DATASET@NAME
+       send [OPTIONS] -t <receive_resume_token>",
     after_help = "The stream goes to standard output: a pipe, or a file. Records go as they are stored, and what is shared stays
 shared; so -L, -c, -e, -D and -w change nothing. An increment reads only what changed.
 To go on where a stream broke off: -t receive_resume_token, as larder fs get tells on the receiving side.
@@ -115,7 +117,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
             PART_DATA => {
                 let written = output.write_all(bytes);
                 written.map_err(|error| {
-                    ApiError::new(ErrorKind::Usage, format!("cannot write the stream: {error}"))
+                    ApiError::new(ErrorKind::Denied, format!("cannot write the stream: {error}"))
                 })?;
                 progress.sent(bytes.len() as u64);
             }
@@ -124,7 +126,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         Ok(())
     })?;
     let flushed = output.flush();
-    flushed.map_err(|error| ApiError::new(ErrorKind::Usage, format!("cannot write the stream: {error}")))?;
+    flushed.map_err(|error| ApiError::new(ErrorKind::Denied, format!("cannot write the stream: {error}")))?;
     progress.end();
     Ok(0)
 }

@@ -47,6 +47,8 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
                 live.altroot.as_ref().map_or_else(|| "-".to_owned(), |root| root.display().to_string()),
             );
         }
+        "leaked" => return told("0".to_owned()),
+        feature if feature.starts_with("feature@") => return told("active".to_owned()),
         "readonly" => return told(if pool.store().is_read_only() { "on" } else { "off" }.to_owned()),
         _ if known.access == Access::ReadOnly => return told("-".to_owned()),
         _ => {}

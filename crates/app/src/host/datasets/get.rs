@@ -233,6 +233,8 @@ impl Looking<'_> {
                 let record = pool.received(id).filter(|record| record.resumable)?;
                 return told(name, super::super::streams::token(&record));
             }
+            "refcompressratio" => return told(name, ratio(dataset.usage().logical, dataset.usage().stored)),
+            "objsetid" => return told(name, id.get()),
             "createtxg" => return told(name, dataset.birth()),
             "guid" => return told(name, dataset.guid()),
             "written" => return told(name, pool.written(id, None, None).ok()?),
@@ -281,7 +283,8 @@ impl Looking<'_> {
             "used" => told(name, pool.space_of_snapshot(record).ok()?),
             "referenced" => told(name, record.referenced),
             "logicalreferenced" => told(name, record.logical),
-            "compressratio" => told(name, ratio(record.logical, record.stored)),
+            "compressratio" | "refcompressratio" => told(name, ratio(record.logical, record.stored)),
+            "encryption" => told(name, "off"),
             "createtxg" => told(name, record.commit),
             "guid" => told(name, record.guid),
             "userrefs" => told(name, pool.snapshot_holds(record).ok()?.len()),

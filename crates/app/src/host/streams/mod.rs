@@ -16,7 +16,7 @@ fn told(error: StreamError) -> ApiError {
     match error {
         StreamError::Pool(error) => error.into(),
         StreamError::Read(_) | StreamError::Short(_) => {
-            ApiError::new(ErrorKind::Usage, "failed to read from stream").hint(error.to_string())
+            ApiError::new(ErrorKind::Corrupt, "failed to read from stream").hint(error.to_string())
         }
         StreamError::Bad { .. } => {
             ApiError::new(ErrorKind::Corrupt, format!("invalid stream ({error})")).hint("send it again")

@@ -51,8 +51,9 @@ impl Plan {
     }
 
     fn resumed(host: &Host, token: &str) -> Result<Self> {
-        let token = Token::decode(token)
-            .ok_or_else(|| ApiError::usage("cannot resume send: resume token is corrupt"))?;
+        let token = Token::decode(token).ok_or_else(|| {
+            ApiError::new(ErrorKind::Corrupt, "cannot resume send: resume token is corrupt")
+        })?;
         let gone = |text: String| {
             Err(ApiError::new(ErrorKind::NotFound, format!("cannot resume send: {text} no longer exists")))
         };

@@ -334,7 +334,7 @@ impl Coming<'_> {
             if (record.to, record.position) != (begin.to, Some(begin.position)) {
                 let message = format!("it does not go on where the stream into '{full}' broke off");
                 let hint = format!("larder fs send -t {}", token(&record));
-                return Err(ApiError::new(ErrorKind::Usage, message).safe(NOTHING_CHANGED).hint(hint));
+                return Err(ApiError::new(ErrorKind::NotFound, message).safe(NOTHING_CHANGED).hint(hint));
             }
             return Ok(pool.resume_receive(dataset.id())?);
         }
@@ -343,7 +343,8 @@ impl Coming<'_> {
             Some(found) => found,
             None => {
                 let _mounts = self.live.mounts.lock();
-                let clone_of = (begin.flags & BEGIN_CLONE != 0).then(|| self.origin(begin)).transpose()?;
+                let clone_of =
+                    (begin.flags & BEGIN_CLONE != 0).then(|| self.origin(full, begin)).transpose()?;
                 let properties = self.request.properties.clone();
                 let made = match &clone_of {
                     Some(origin) => pool.clone_snapshot(origin.dataset, &origin.name, full, properties),
@@ -358,16 +359,14 @@ impl Coming<'_> {
         Ok(pool.receive(dataset.id(), record, begin.salt)?)
     }
 
-    /// The snapshot that a clone began as: of a dataset that came with it.
-    fn origin(&self, begin: &Begin) -> Result<SnapshotRecord> {
+    /// The snapshot that the clone `full` began as: where several datasets have it, that of the nearest.
+    fn origin(&self, full: &str, begin: &Begin) -> Result<SnapshotRecord> {
         let pool = &self.live.pool;
-        let top = self.request.target.split('@').next().unwrap_or_default();
-        let all = pool.datasets().into_iter().filter(|one| {
-            let full = pool.full_name(one.id());
-            full == top || full.strip_prefix(top).is_some_and(|rest| rest.starts_with('/'))
-        });
-        let mut found = all.flat_map(|one| pool.snapshots(one.id())).filter(|one| one.guid == begin.from);
-        found.next().ok_or_else(|| {
+        let near = |one: &Dataset| common(&pool.full_name(one.id()), full);
+        let having =
+            |one: &Arc<Dataset>| pool.snapshots(one.id()).into_iter().find(|one| one.guid == begin.from);
+        let found = pool.datasets().into_iter().filter_map(|one| Some((near(&one), having(&one)?)));
+        found.max_by_key(|(near, _)| *near).map(|(_, snapshot)| snapshot).ok_or_else(|| {
             ApiError::new(ErrorKind::NotFound, "the snapshot that the clone began as is not here")
                 .hint("send its dataset first, or both with -R")
         })
@@ -398,7 +397,7 @@ impl Coming<'_> {
                  A resuming stream can be generated on the sending system by running:\n    zfs send -t {}",
                 token(&record)
             );
-            return Err(ApiError::new(ErrorKind::Usage, message));
+            return Err(ApiError::new(ErrorKind::Corrupt, message));
         }
         self.drop_rest(target, made, full);
         Err(error)
@@ -473,6 +472,9 @@ impl Coming<'_> {
             });
             let _ = set.inspect_err(|error| passed_over(&name, error));
         }
+        for (name, value) in &self.request.properties {
+            pool.set_property(target, name, value)?;
+        }
         for (name, value) in &begin.own {
             let one = Properties::from([(name.clone(), value.clone())]);
             let names = vec![format!("{full}@{}", record.name)];
@@ -487,6 +489,11 @@ impl Coming<'_> {
         }
         Ok(())
     }
+}
+
+/// How many parts two names of datasets have in common, from the pool on.
+fn common(a: &str, b: &str) -> usize {
+    a.split('/').zip(b.split('/')).take_while(|(a, b)| a == b).count()
 }
 
 /// Says what could not be done, where the error does not say it by itself.
