@@ -2,8 +2,8 @@
 # tools.sh: what was written for ZFS works on Larder as it is, by our zfs and zpool: syncoid, sanoid through a month,
 # zfs-autobackup and pyznap where they are installed, restic and borg out of .zfs, and lines that others execute.
 . "$(dirname "$0")/bed.sh"
-packages sanoid mbuffer faketime restic borgbackup
-need root fuse syncoid sanoid mbuffer restic borg
+packages sanoid mbuffer faketime restic borgbackup procps
+need root fuse syncoid sanoid mbuffer restic borg pgrep
 make_bed 5 2G
 devices=($(devices))
 "$LARDER" personalities "$BED/links"
