@@ -491,7 +491,7 @@ impl Coming<'_> {
     }
 }
 
-/// How many parts two names of datasets have in common, from the pool on.
+/// Number of parts that two names of datasets have in common, from the pool on.
 fn common(a: &str, b: &str) -> usize {
     a.split('/').zip(b.split('/')).take_while(|(a, b)| a == b).count()
 }
