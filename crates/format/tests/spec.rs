@@ -126,6 +126,7 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
         tables::PropertyHead,
         tables::BadSlotRecord,
         tables::RemainsRecord,
+        trash::TrashHead,
         ledger::EventHead,
         ledger::CommandHead,
         ledger::DamageRecord,

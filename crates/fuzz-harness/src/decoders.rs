@@ -29,6 +29,7 @@ use larder_format::segment::{
 use larder_format::tables::{
     BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, RemainsRecord, SnapshotRecord,
 };
+use larder_format::trash::TrashRecord;
 use larder_format::{BLOCK_STEP, BlockId, CommitId, Incarnation, Place, SegmentId};
 use larder_fuse::{Operation, Request};
 use larder_store::walk_blocks;
@@ -57,6 +58,7 @@ pub const ALL: &[Decoder] = &[
     decoder("dataset_record", samples::datasets, unsummed, dataset_record),
     decoder("snapshot_record", samples::snapshots, unsummed, snapshot_record),
     decoder("bookmark_record", samples::bookmarks, unsummed, bookmark_record),
+    decoder("trash_record", samples::trash, unsummed, trash_record),
     decoder("bad_slot_record", samples::bad_slots, unsummed, bad_slot_record),
     decoder("remains_record", samples::remains, unsummed, remains_record),
     decoder("freeing_record", samples::freeings, unsummed, freeing_record),
@@ -374,6 +376,12 @@ fn snapshot_record(bytes: &[u8]) -> bool {
 fn bookmark_record(bytes: &[u8]) -> bool {
     let Ok(record) = BookmarkRecord::decode(bytes) else { return false };
     let again = BookmarkRecord::decode(&record.encode());
+    same(record, again)
+}
+
+fn trash_record(bytes: &[u8]) -> bool {
+    let Ok(record) = TrashRecord::decode(bytes) else { return false };
+    let again = TrashRecord::decode(&record.encode());
     same(record, again)
 }
 

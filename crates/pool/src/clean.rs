@@ -632,12 +632,18 @@ impl Pool {
             }
             let removed = self.free_some_deleted()?;
             if !removed && self.is_vain(&self.cleaner.reclaimed_in_vain) {
+                if self.let_go_oldest()? {
+                    continue;
+                }
                 return Err(PoolError::NoSpace);
             }
             self.evacuate_thin();
             self.commit_what_fits()?;
             let more = self.free_step(REMOVING_PAGES)?;
             if !removed && !more && self.shared.store.space(record_size).available <= available {
+                if self.let_go_oldest()? {
+                    continue;
+                }
                 self.cleaner
                     .reclaimed_in_vain
                     .store(self.shared.store.durable_commit().get(), Ordering::Release);

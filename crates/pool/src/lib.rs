@@ -55,6 +55,8 @@ mod snapshots;
 mod suspend;
 #[cfg(test)]
 mod tests;
+mod trash;
+mod trashed;
 
 pub use accounts::{Limits, Share};
 pub use admin::PropertySource;
@@ -84,3 +86,4 @@ pub use rebuilt::rebuilding;
 pub use resting::Resting;
 pub use snapshot::{NewSnapshots, SnapshotView};
 pub use snapshots::is_momentary;
+pub use trash::Trashed;

@@ -16,6 +16,7 @@ use crate::resting::{AllResting, Resting};
 use crate::sealing::Sealing;
 use crate::shared::Shared;
 use crate::snapshots::{Measured, Snapshots};
+use crate::trashed::{TrashWatch, TrashedDatasets};
 use larder_format::{CommitId, DatasetId, Incarnation, Timestamp};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::tree::Tree;
@@ -88,6 +89,9 @@ pub struct Pool {
     pub(crate) datasets: RwLock<BTreeMap<DatasetId, Arc<Dataset>>>,
     /// Datasets without a name, whose trees are being taken down; see [`crate::destroy`].
     pub(crate) destroyed: Mutex<BTreeMap<DatasetId, Arc<Dataset>>>,
+    /// Datasets in the trash; see [`crate::trash`].
+    pub(crate) trashed: Mutex<TrashedDatasets>,
+    pub(crate) trash: TrashWatch,
     pub(crate) properties: RwLock<BTreeMap<String, String>>,
     pub(crate) front: RwLock<Option<Weak<dyn FrontEnd>>>,
     pub(crate) sealing: Sealing,

@@ -86,13 +86,14 @@ impl Pool {
         (u128::from(reserved) * u128::from(here.saturating_sub(worst)) / u128::from(worst)) as u64
     }
 
-    /// Free space for records of `record_size` bytes.
+    /// Free space for records of `record_size` bytes; what is in the trash is free for who needs it.
     fn free(&self, record_size: u32) -> u64 {
         let reserved = self.shared.accounts.reserved();
         self.shared
             .store
             .space(record_size)
             .available
+            .saturating_add(self.trash_bytes())
             .saturating_sub(self.reservation_overhead(reserved, record_size))
     }
 

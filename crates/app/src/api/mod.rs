@@ -19,6 +19,7 @@ pub mod properties;
 pub mod repair;
 pub mod snapshots;
 pub mod trace;
+pub mod trash;
 
 pub use error::{ApiError, ErrorKind, Result};
 

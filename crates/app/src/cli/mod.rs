@@ -23,6 +23,7 @@ mod fs_rename;
 mod fs_rollback;
 mod fs_snapshot;
 mod fs_space;
+mod fs_trash;
 mod items;
 mod out;
 mod personalities;
@@ -374,6 +375,12 @@ mod tests {
             "zfs bookmark tank/a@x tank/a#x",
             "zfs bookmark tank/a#x #y",
             "zfs destroy tank/a#x",
+            "larder fs undestroy -r tank/a tank/b",
+            "larder fs undestroy -l",
+            "larder fs undestroy tank/a@x @y",
+            "larder fs trash -Hp tank",
+            "larder fs trash --empty --yes tank/a@x",
+            "larder fs destroy --now tank/a@x",
             "zfs mount tank@a /mnt",
             "zfs unmount tank@a",
             "zfs umount -f /mnt",
