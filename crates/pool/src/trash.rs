@@ -181,7 +181,9 @@ impl Pool {
         let mut all: Vec<_> = entries
             .into_iter()
             .map(|(key, record, own)| {
-                let now = own.map(|(dataset, own)| format!("{}@{own}", self.full_name(dataset)));
+                // In a dataset that is in the trash itself, it has the name that it had.
+                let now = own.filter(|(dataset, _)| self.dataset(*dataset).is_some());
+                let now = now.map(|(dataset, own)| format!("{}@{own}", self.full_name(dataset)));
                 Trashed { key, name: now.unwrap_or_else(|| record.name.clone()), record }
             })
             .collect();
@@ -224,7 +226,8 @@ impl Pool {
         check_snapshot_name(&name).map_err(PoolError::Invalid)?;
         let dataset = hidden.dataset;
         if self.dataset(dataset).is_none() {
-            return Err(PoolError::Invalid(format!("{} is in the trash itself", self.full_name(dataset))));
+            let of = self.trashed_name(dataset).unwrap_or_default();
+            return Err(PoolError::Invalid(format!("{of} is in the trash itself: bring that back before")));
         }
         let is_taken = {
             let snapshots = self.snapshots.lock();
