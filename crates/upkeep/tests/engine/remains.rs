@@ -1,9 +1,7 @@
 //! Blocks that only destroyed snapshots and rolled back heads had are freed, all of them and no others, whatever
 //! happens meanwhile: garbage collection finds nothing that was left.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::ByteLen;
 use larder_format::items::{EXTENT, Extent};

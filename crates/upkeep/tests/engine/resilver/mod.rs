@@ -1,11 +1,9 @@
 //! Devices that come back, are replaced, or whose place a spare takes: what is on them afterwards.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod takes_place;
 mod waiting;
 
-use common::*;
+use crate::common::*;
 use larder_device::{AlignedBuf, Device, Request, TIMEOUT};
 use larder_format::label::LABEL_AREA;
 use larder_format::{ByteLen, DeviceIndex, DeviceOffset};

@@ -1,8 +1,6 @@
 //! Holds and properties of snapshots: they come, stay and go with their snapshot, whatever is cut short.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::tables::SnapshotRecord;
 use larder_format::{ByteLen, DatasetId};

@@ -1,7 +1,7 @@
 //! Devices of which sectors cannot be read: the new device waits with all that could be had.
 
-use super::common::*;
 use super::{SIZE, device, full, resilver};
+use crate::common::*;
 use larder_device::Device;
 use larder_format::DeviceIndex;
 use larder_format::items::{EXTENT, Extent};

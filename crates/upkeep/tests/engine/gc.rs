@@ -1,8 +1,6 @@
 //! Garbage collection: what it finds, beside traffic, within its memory, and after a crash.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;

@@ -1,9 +1,7 @@
 //! Clones, promotes, branches, rollbacks and destroys of datasets that have a past in common, interleaved with all that
 //! frees and with power cuts: every tree keeps what it had, and all that nobody has any more is freed.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
