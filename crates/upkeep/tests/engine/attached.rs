@@ -210,8 +210,7 @@ impl Run {
 
 #[test]
 fn holds_and_properties_come_and_go_with_their_snapshots_whatever_is_cut() {
-    let count = if std::env::var("LARDER_FULL").is_ok() { 200 } else { 25 };
-    for seed in 0..count {
+    for seed in 0..repeats(25, 200) {
         let mut run = Run::new(seed);
         for _ in 0..3 {
             (0..15).for_each(|_| run.step());
