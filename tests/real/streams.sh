@@ -143,6 +143,31 @@ equal "what was there is there" "$(S thursday)" "$R"
 token=$(value receive_resume_token attic/work)
 if [ "$token" = - ]; then zfs receive -s attic/work <"$BED/out/stream"; else zfs send -t "$token" | zfs receive -s attic/work; fi
 equal "after the kill" "$(S friday)" "$R"
+# No room: it is said, what is there stays, and the rest may come.
+zfs create -o quota=20M attic/small
+check "a quota" fails "the quota of attic/small is used up" bash -c "'$BED/links/zfs' send tank/work@friday | '$BED/links/zfs' receive -s attic/small/work"
+check "what came is kept" test "$(value receive_resume_token attic/small/work)" != -
+check "or dropped" zfs receive -A attic/small/work
+check "with the dataset" fails "does not exist" zfs list attic/small/work
+zfs create tank/work/late
+check "a dataset below without the snapshot" fails "snapshot tank/work/late@all does not exist" bash -c "'$BED/links/zfs' send -R tank/work@all >/dev/null"
+check "is passed over where that is said" bash -c "'$BED/links/zfs' send -R -s tank/work@all >/dev/null"
+zfs destroy tank/work/late
+
+# An export waits for nobody who sends or receives: devices are free at once.
+(head -c 20M "$BED/out/stream"; sleep 60) | zfs receive -s attic/stalled >"$BED/out/stalled" 2>&1 &
+receiver=$!
+sleep 1
+check "export beside a receive that waits" timeout 20 "$LARDER" pool export attic
+check "and import" within 5 "$LARDER" pool import -d "$DEVICES" attic
+kill $receiver 2>/dev/null || true
+(zfs send tank/work@friday 2>"$BED/out/sent" || echo "ended $?" >>"$BED/out/sent") | (sleep 6; cat >/dev/null) &
+sleep 1
+check "export beside a send that waits" timeout 20 "$LARDER" pool export tank
+check "and import" within 5 "$LARDER" pool import -d "$DEVICES" tank
+mounted
+wait $! || true
+check "who sent is told" grep -q "the pool is gone meanwhile" "$BED/out/sent"
 check "nothing is wrong" "$LARDER" pool trace attic
 "$LARDER" pool wait -t trace attic 2>/dev/null || true
 check "no errors" grep -q 'errors: No known data errors' <("$LARDER" pool status attic)

@@ -28,7 +28,7 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::convert::Infallible;
 use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind as IoKind, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::pin::Pin;
@@ -64,6 +64,9 @@ const STREAM_PIECE: usize = 64 << 10;
 const STREAM_AHEAD: usize = 4;
 /// Time limit for a reader to take a piece.
 const STREAM_PATIENCE: Duration = Duration::from_secs(300);
+
+/// Time between two looks at whether a reader or writer that takes its time is still to be waited for.
+const STREAM_LOOK: Duration = Duration::from_millis(250);
 
 /// Time limit for replies to leave once all pools are exported.
 const LAST_REPLIES: Duration = Duration::from_secs(2);
@@ -321,10 +324,9 @@ async fn send(
     tokio::spawn(async move {
         let last = pieces.clone();
         let sent = blocking(move || {
-            shared.engine.fs_send(request, &mut |part| {
+            shared.engine.fs_send(request, &mut |part, waits| {
                 let (head, bytes) = part.encode();
-                // A reader may take as long as it likes.
-                pieces.blocking_send(head.into()).and_then(|()| pieces.blocking_send(bytes.into())).is_ok()
+                send_while(&pieces, head, waits) && send_while(&pieces, bytes, waits)
             })
         });
         let (head, bytes) = Part::End(sent.await.err()).encode();
@@ -332,6 +334,22 @@ async fn send(
         let _ = last.send(bytes.into()).await;
     });
     Ok(Body::new(Pieces(received)).into_response())
+}
+
+/// Sends a piece, to whoever takes as long as it likes; false when nobody is there, or it need not be waited for.
+fn send_while(pieces: &mpsc::Sender<Bytes>, piece: Vec<u8>, waits: &dyn Fn() -> bool) -> bool {
+    loop {
+        let room = tokio::time::timeout(STREAM_LOOK, pieces.reserve());
+        match Handle::current().block_on(room) {
+            Ok(Ok(room)) => {
+                room.send(piece.into());
+                return true;
+            }
+            Ok(Err(_)) => return false,
+            Err(_) if waits() => {}
+            Err(_) => return false,
+        }
+    }
 }
 
 /// Receives a stream that comes behind its request. The reply begins at once and tells the outcome, so that a client
@@ -355,7 +373,7 @@ async fn receive(
     });
     let text = headers.get(COMMAND_HEADER).map(|text| printable(&decoded(text.as_bytes())));
     let reply = blocking(move || {
-        let mut input = Arriving { pieces: arriving, piece: Bytes::new() };
+        let mut input = Arriving { pieces: arriving, piece: Bytes::new(), limit: STREAM_PATIENCE };
         let request = input.request()?;
         let (changed, dry_run) = (request.target.clone(), request.dry_run);
         let received = shared.engine.fs_receive(request, &mut input)?;
@@ -374,10 +392,13 @@ async fn receive(
     Body::new(Pieces(told)).into_response()
 }
 
-/// A body that arrives, for whoever waits for it.
+/// A body that arrives, for whoever waits for it: a read in which nothing comes ends with [`IoKind::TimedOut`], and can
+/// be tried again.
 struct Arriving {
     pieces: mpsc::Receiver<Bytes>,
     piece: Bytes,
+    /// Time limit of a read.
+    limit: Duration,
 }
 
 impl Arriving {
@@ -392,6 +413,7 @@ impl Arriving {
         }
         let mut request = vec![0; len];
         self.read_exact(&mut request).map_err(|_| unclear())?;
+        self.limit = STREAM_LOOK;
         serde_json::from_slice::<Receive>(&request).map_err(|_| unclear())?.checked()
     }
 }
@@ -399,9 +421,11 @@ impl Arriving {
 impl Read for Arriving {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         while self.piece.is_empty() {
-            match self.pieces.blocking_recv() {
-                Some(piece) => self.piece = piece,
-                None => return Ok(0),
+            let arrives = tokio::time::timeout(self.limit, self.pieces.recv());
+            match Handle::current().block_on(arrives) {
+                Ok(Some(piece)) => self.piece = piece,
+                Ok(None) => return Ok(0),
+                Err(_) => return Err(IoKind::TimedOut.into()),
             }
         }
         let len = into.len().min(self.piece.len());

@@ -94,7 +94,7 @@ pub trait Engine: Send + Sync {
     /// Space that snapshots hold.
     fn fs_space(&self, request: Space) -> Result<Spaces>;
     /// Sends snapshots, part by part, until `emit` gives false.
-    fn fs_send(&self, request: stream::Send, emit: &mut dyn FnMut(stream::Part) -> bool) -> Result<()>;
+    fn fs_send(&self, request: stream::Send, emit: &mut stream::Emit<'_>) -> Result<()>;
     /// Receives a stream.
     fn fs_receive(&self, request: stream::Receive, input: &mut dyn std::io::Read)
     -> Result<stream::Received>;

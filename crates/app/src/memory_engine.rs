@@ -281,9 +281,9 @@ impl Engine for MemoryEngine {
         self.known(&request.name).map(|()| Done {})
     }
 
-    fn fs_send(&self, request: stream::Send, emit: &mut dyn FnMut(stream::Part) -> bool) -> Result<()> {
+    fn fs_send(&self, request: stream::Send, emit: &mut stream::Emit<'_>) -> Result<()> {
         self.known(&request.snapshot)?;
-        (0..100).all(|_| emit(stream::Part::Data(vec![7; 100_000])));
+        (0..100).all(|_| emit(stream::Part::Data(vec![7; 100_000]), &|| true));
         Ok(())
     }
 

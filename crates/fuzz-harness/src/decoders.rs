@@ -33,6 +33,7 @@ use larder_format::tables::{
 use larder_format::{BLOCK_STEP, BlockId, CommitId, Incarnation, Place, SegmentId};
 use larder_fuse::{Operation, Request};
 use larder_store::walk_blocks;
+use larder_stream::wire::{Decoder as StreamDecoder, Encoder, Frame, repair_sums as repair_frames};
 use larder_zfs_stream::{Memory, ReceiveError, Streams, receive, repair_sums};
 use std::fmt::Debug;
 
@@ -69,6 +70,14 @@ pub const ALL: &[Decoder] = &[
     decoder("property_record", samples::properties, unsummed, property_record),
     decoder("fuse_request", samples::requests, unsummed, fuse_request),
     decoder("window", samples::windows, sum_blocks, window),
+    Decoder {
+        name: "stream",
+        seeds: samples::streams,
+        // A frame of 16 MiB whose length alone is there.
+        spare: 40 << 20,
+        resum: repair_frames,
+        decode: stream,
+    },
     Decoder {
         name: "zfs_stream",
         seeds: samples::zfs_streams,
@@ -434,6 +443,18 @@ fn property_record(bytes: &[u8]) -> bool {
     let Ok(record) = PropertyRecord::decode(bytes) else { return false };
     let again = PropertyRecord::decode(&record.encode());
     same(record, again)
+}
+
+/// Frames are read until one is bad; those before it are the same when they are written and read again.
+fn stream(bytes: &[u8]) -> bool {
+    fn frames(bytes: &[u8]) -> Vec<Frame> {
+        let mut decoder = StreamDecoder::new(bytes);
+        std::iter::from_fn(|| decoder.frame().ok()).collect()
+    }
+    let (read, mut encoder) = (frames(bytes), Encoder::default());
+    let again: Vec<u8> = read.iter().flat_map(|frame| encoder.frame(frame)).collect();
+    assert!(frames(&again) == read, "what was read comes back");
+    !read.is_empty()
 }
 
 fn zfs_stream(bytes: &[u8]) -> bool {

@@ -708,6 +708,49 @@ fn request(opcode: u32, fields: &[u32], rest: &[u8]) -> Vec<u8> {
 }
 
 /// Requests of each shape.
+/// Streams of snapshots: one of each kind of frame and item.
+pub fn streams() -> Vec<Vec<u8>> {
+    use larder_format::block::CodecKind;
+    use larder_format::items::{ENTRY, EXTENT};
+    use larder_stream::wire::{
+        BEGIN_RESUMED, Begin, Cover, DatasetFrame, Encoder, End, Frame, Item, Place, Start, Stored,
+    };
+    let pairs = vec![("compression".to_owned(), "zstd".to_owned())];
+    let cover = Cover { len: 512, block_offset: 0, logical: 4096 };
+    let stored = Stored { codec: CodecKind::Lz4, payload: vec![7; 100].into() };
+    let items = vec![
+        Item::Data(Key::new(7, EXTENT, 0), cover, stored),
+        Item::Same(Key::new(7, EXTENT, 4096), cover, Place { snapshot: 12, object: 7, offset: 0 }),
+        Item::Put(Key::new(7, ENTRY, 1 << 22), vec![1; 20].into()),
+        Item::Remove(Key::new(8, EXTENT, 0)),
+    ];
+    let begin = Begin {
+        to: 12,
+        from: 11,
+        created: TIME,
+        flags: BEGIN_RESUMED,
+        next_inode: 9,
+        salt: [3; 16],
+        position: Key::new(6, EXTENT, 1),
+        name: "tank/home@monday".into(),
+        properties: pairs.clone(),
+        own: pairs.clone(),
+        holds: vec!["offsite".into()],
+    };
+    let dataset =
+        DatasetFrame { path: "a/b".into(), properties: pairs, snapshots: vec![(12, "monday".into())] };
+    let frames = [
+        Frame::Start(Start { flags: 1, name: "tank/home".into() }),
+        Frame::Dataset(dataset),
+        Frame::Begin(begin),
+        Frame::Chunk(items),
+        Frame::End(End { items: 4, records: 1, bytes: 100 }),
+        Frame::Close,
+    ];
+    let mut encoder = Encoder::default();
+    vec![frames.iter().flat_map(|frame| encoder.frame(frame)).collect()]
+}
+
 pub fn zfs_streams() -> Vec<Vec<u8>> {
     let packed: [&[u8]; 2] = [
         include_bytes!("../../../tests/golden/zfs-fuse-small.stream.zst"),

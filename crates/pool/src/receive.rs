@@ -113,11 +113,10 @@ impl Pool {
 
     /// Record of the stream for a dataset that is being received, or may be resumed.
     pub fn received(&self, target: DatasetId) -> Option<ReceivingRecord> {
-        if self.receiving.lock().is_empty() {
-            return None;
-        }
-        let staging = self.staging_of(target)?;
-        self.receiving.lock().get(&staging.id()).map(|one| one.record.clone())
+        let all: Vec<_> = self.receiving.lock().keys().copied().collect();
+        let is_for = |id: &DatasetId| self.dataset(*id).is_some_and(|staging| staging.parent() == target);
+        let staging = all.into_iter().find(is_for)?;
+        self.receiving.lock().get(&staging).map(|one| one.record.clone())
     }
 
     /// Begins to receive a snapshot for a dataset; of a stream that builds upon nothing, `salt` is what its names are
@@ -271,6 +270,7 @@ impl Pool {
         }
         // Somebody may have taken a liking to it meanwhile, and then it stays.
         if made && self.is_untouched(target)? && self.children(target).is_empty() {
+            // An empty dataset that cannot go now harms nobody, and must not stop whoever wants room.
             let _ = self.destroy_dataset(target);
         }
         Ok(true)

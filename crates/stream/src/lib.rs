@@ -8,6 +8,6 @@ mod token;
 pub mod wire;
 
 pub use error::{StreamError, Wrong};
-pub use receive::{Progress, Receive};
+pub use receive::Receive;
 pub use send::{Send, Sent};
 pub use token::Token;

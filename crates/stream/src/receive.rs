@@ -18,22 +18,13 @@ use larder_format::{BlockId, BlockPtr, InodeId};
 use larder_pool::{Dataset, Incoming, Look, NewRecord, Pool, PoolError, SnapshotView, Update, codec};
 use std::collections::HashMap;
 use std::io::Read;
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 /// Inode ids of a stream are below this one, so that as many are left here.
 const NEXT_INODE_MAX: u64 = LAST_INODE / 2;
 /// Numbers of values of attributes are below this one.
 const PIECES_END: u64 = 1 << 40;
-
-/// Progress of a receive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Progress {
-    /// Bytes of the stream, in all.
-    pub stream: u64,
-    /// As its end will say.
-    pub received: End,
-}
 
 /// A snapshot on its way in.
 pub struct Receive {
@@ -53,16 +44,16 @@ pub struct Receive {
 enum Ready {
     Remove(Key),
     Put(Key, bytes::Bytes),
-    Extent(Key, Extent, Source),
+    /// Also whether its record has another reference.
+    Extent(Key, Extent, bool),
 }
 
-/// Where an extent's record came from.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
-    New,
-    Shared,
-    /// It was there under this very key.
-    Kept,
+impl Ready {
+    fn key(&self) -> Key {
+        match self {
+            Self::Remove(key) | Self::Put(key, _) | Self::Extent(key, ..) => *key,
+        }
+    }
 }
 
 impl Receive {
@@ -139,15 +130,11 @@ impl Receive {
         Ok(extent.map(|extent| (key.object, key.offset + u64::from(extent.len))))
     }
 
-    /// Receives up to the end of the snapshot; `tell` is shown how far it is, and stops it by false.
+    /// Receives up to the end of the snapshot.
     ///
     /// # Errors
     /// When the stream is bad, or ends early, or the pool refuses. What came before stays.
-    pub fn run<R: Read>(
-        &mut self,
-        stream: &mut Decoder<R>,
-        tell: &mut dyn FnMut(Progress) -> bool,
-    ) -> Result<(), StreamError> {
+    pub fn run<R: Read>(&mut self, stream: &mut Decoder<R>) -> Result<(), StreamError> {
         loop {
             let begins_at = stream.at();
             let frame = stream.frame()?;
@@ -164,9 +151,6 @@ impl Receive {
                     return self.end(&refuse);
                 }
                 _ => return Err(refuse(Wrong::Order)),
-            }
-            if !tell(Progress { stream: stream.at(), received: self.received }) {
-                return Err(StreamError::Short(stream.at()));
             }
         }
     }
@@ -372,7 +356,7 @@ impl Receive {
                 Item::Data(key, cover, _) => {
                     let ptr = pointers.next().expect("each record has a pointer");
                     here.insert(*key, (ptr, cover.logical));
-                    Ready::Extent(*key, extent(ptr, cover), Source::New)
+                    Ready::Extent(*key, extent(ptr, cover), false)
                 }
                 Item::Same(key, cover, place) => {
                     let at = Key::new(place.object, EXTENT, place.offset);
@@ -385,9 +369,9 @@ impl Receive {
                         return Ok(Err(Wrong::Reference));
                     }
                     here.insert(*key, (ptr, logical));
-                    let is_kept = at == *key && place.snapshot == self.state.from;
-                    let source = if is_kept { Source::Kept } else { Source::Shared };
-                    Ready::Extent(*key, extent(ptr, cover), source)
+                    // Under its own key the base has it, and nobody else.
+                    let is_shared = at != *key || place.snapshot != self.state.from;
+                    Ready::Extent(*key, extent(ptr, cover), is_shared)
                 }
             });
         }
@@ -425,9 +409,7 @@ impl Receive {
         let mut last = self.last_extent;
         let mut from = self.state.position;
         for (one, old) in ready.iter().zip(old) {
-            let key = match one {
-                Ready::Remove(key) | Ready::Put(key, _) | Ready::Extent(key, ..) => *key,
-            };
+            let key = one.key();
             if matches!(one, Ready::Remove(_)) && old.is_none() {
                 return Ok(Err(Wrong::Reference));
             }
@@ -458,21 +440,8 @@ impl Receive {
         to: &Key,
         last: Option<(u64, u64)>,
     ) -> Result<Result<Option<(u64, u64)>, Wrong>, StreamError> {
-        let end = |key: &Key, value: &[u8]| -> Result<u64, StreamError> {
-            let extent = Extent::decode(value).map_err(PoolError::from)?;
-            Ok(key.offset + u64::from(extent.len))
-        };
-        if let (Some(from), Some((object, until))) = (from, last) {
-            let mut first = None;
-            let after = std::ops::Bound::Excluded(from);
-            tree.scan_within((after, std::ops::Bound::Excluded(*to)), &mut |key, _| {
-                first = Some(*key);
-                ControlFlow::Break(())
-            })?;
-            let overlaps = |key: Key| key.kind == EXTENT && key.object == object && key.offset < until;
-            if first.is_some_and(overlaps) {
-                return Ok(Err(Wrong::Disagreement));
-            }
+        if overlaps_next(tree, from, Bound::Excluded(*to), last)? {
+            return Ok(Err(Wrong::Disagreement));
         }
         if to.kind != EXTENT {
             return Ok(Ok(None));
@@ -482,7 +451,10 @@ impl Receive {
         let stays =
             |key: &Key| key.kind == EXTENT && key.object == to.object && from.is_none_or(|from| *key > from);
         match before {
-            Some((key, value)) if stays(&key) => Ok(Ok(Some((key.object, end(&key, &value)?)))),
+            Some((key, value)) if stays(&key) => {
+                let extent = Extent::decode(&value).map_err(PoolError::from)?;
+                Ok(Ok(Some((key.object, key.offset + u64::from(extent.len)))))
+            }
             _ => Ok(Ok(last)),
         }
     }
@@ -518,19 +490,8 @@ impl Receive {
             return Err(refuse(Wrong::Disagreement));
         }
         let view = staging.view()?;
-        if let (Some((object, until)), Some(from)) = (self.last_extent, self.state.position) {
-            let mut first = None;
-            view.scan_within(
-                (std::ops::Bound::Excluded(from), std::ops::Bound::Unbounded),
-                &mut |key, _| {
-                    first = Some(*key);
-                    ControlFlow::Break(())
-                },
-            )?;
-            let overlaps = |key: Key| key.kind == EXTENT && key.object == object && key.offset < until;
-            if first.is_some_and(overlaps) {
-                return Err(refuse(Wrong::Disagreement));
-            }
+        if overlaps_next(&view, self.state.position, Bound::Unbounded, self.last_extent)? {
+            return Err(refuse(Wrong::Disagreement));
         }
         let mut is_empty = true;
         view.scan(&Key::MIN, &mut |_, _| {
@@ -543,6 +504,22 @@ impl Receive {
         }
         Ok(())
     }
+}
+
+/// Whether the extent `last` (its inode, and where it ends), which is the last up to a key, overlaps what comes next.
+fn overlaps_next(
+    tree: &impl Look,
+    after: Option<Key>,
+    to: Bound<Key>,
+    last: Option<(u64, u64)>,
+) -> Result<bool, StreamError> {
+    let (Some(after), Some((object, end))) = (after, last) else { return Ok(false) };
+    let mut next = None;
+    tree.scan_within((Bound::Excluded(after), to), &mut |key, _| {
+        next = Some(*key);
+        ControlFlow::Break(())
+    })?;
+    Ok(next.is_some_and(|key| key.kind == EXTENT && key.object == object && key.offset < end))
 }
 
 fn extent(ptr: BlockPtr, cover: &Cover) -> Extent {
@@ -652,7 +629,8 @@ type Planned = (Key, New, Option<Vec<u8>>);
 enum New {
     None,
     Value(bytes::Bytes),
-    Extent(Extent, Source),
+    /// Also whether its record has another reference.
+    Extent(Extent, bool),
 }
 
 impl Plan {
@@ -666,9 +644,7 @@ impl Plan {
     ) -> Result<Result<Self, Wrong>, StreamError> {
         let mut plan = Self { changes: Vec::with_capacity(ready.len()) };
         for (one, old) in ready.into_iter().zip(old) {
-            let key = match &one {
-                Ready::Remove(key) | Ready::Put(key, _) | Ready::Extent(key, ..) => *key,
-            };
+            let key = one.key();
             if key.object != open.object {
                 if open.is_changed() {
                     match adjusted(tree, open)? {
@@ -693,12 +669,12 @@ impl Plan {
             match new {
                 New::None => drop(tree.remove(&key)?),
                 New::Value(value) => tree.insert(key, &value)?,
-                New::Extent(extent, source) => {
+                New::Extent(extent, is_shared) => {
                     tree.insert(key, &extent.encode())?;
                     let logical = u64::from(extent.logical);
-                    match source {
-                        Source::New | Source::Kept => tree.link_block(extent.ptr, logical),
-                        Source::Shared => tree.share_block(extent.ptr, logical),
+                    match is_shared {
+                        true => tree.share_block(extent.ptr, logical),
+                        false => tree.link_block(extent.ptr, logical),
                     }
                 }
             }
@@ -729,7 +705,7 @@ fn planned(
     if key.kind == EXTENT {
         let before = old.as_deref().map(Extent::decode).transpose()?;
         let new = match ready {
-            Ready::Extent(_, extent, source) => New::Extent(extent, source),
+            Ready::Extent(_, extent, is_shared) => New::Extent(extent, is_shared),
             _ => New::None,
         };
         let after = if let New::Extent(extent, _) = &new { Some(extent) } else { None };

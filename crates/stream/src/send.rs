@@ -12,8 +12,8 @@
 use crate::error::StreamError;
 use crate::wire::{Begin, Cover, End, Item, Place, Stored};
 use bytes::Bytes;
-use larder_format::block::CheckedHeader;
-use larder_format::items::{EXTENT, Extent, NAME_SALT_LEN};
+use larder_format::block::{CheckedHeader, content_len};
+use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr};
 use larder_pool::{Changes, Differs, Look, Pool, PoolError, SnapshotView};
@@ -29,6 +29,12 @@ const ITEMS: usize = 2048;
 const BYTES: u64 = 4 << 20;
 /// Nodes that are read at a time.
 const NODES: usize = 8;
+
+/// Bytes of items, but for values and records.
+const REMOVE: u64 = 18;
+const PUT: u64 = 20;
+const DATA: u64 = 35;
+const SAME: u64 = 54;
 
 /// A record that was sent: where to.
 type Known = (u64, u64);
@@ -48,8 +54,6 @@ pub struct Sent {
     pub end: End,
     /// Bytes of the stream, without its frames.
     pub bytes: u64,
-    /// Extents whose record was not sent again.
-    pub shared: u64,
 }
 
 /// A snapshot on its way out.
@@ -94,22 +98,26 @@ impl<'a> Send<'a> {
     }
 
     /// The frame that a snapshot begins with.
-    pub fn begin(&self, name: &str) -> Begin {
+    ///
+    /// # Errors
+    /// When its dataset is not there any more.
+    pub fn begin(&self, name: &str) -> Result<Begin, StreamError> {
         let record = self.to.record();
-        Begin {
+        let gone = || PoolError::NotFound(format!("dataset {}", record.dataset));
+        let dataset = self.pool.dataset(record.dataset).ok_or_else(gone)?;
+        Ok(Begin {
             to: record.guid,
             from: self.from.map_or(0, |from| from.record().guid),
             created: record.created,
             flags: if self.position.is_some() { crate::wire::BEGIN_RESUMED } else { 0 },
             next_inode: record.next_inode,
-            salt: self.pool.dataset(record.dataset).map_or([0; NAME_SALT_LEN], |dataset| dataset.name_salt()),
+            salt: dataset.name_salt(),
             position: self.position.unwrap_or(Key::MIN),
-            estimate: 0,
             name: name.to_owned(),
             properties: Vec::new(),
             own: Vec::new(),
             holds: Vec::new(),
-        }
+        })
     }
 
     /// Totals so far.
@@ -130,13 +138,9 @@ impl<'a> Send<'a> {
         self.sent.end.items += items.len() as u64;
         for item in &items {
             self.sent.bytes += size_of(item);
-            match item {
-                Item::Data(_, _, stored) => {
-                    self.sent.end.records += 1;
-                    self.sent.end.bytes += stored.payload.len() as u64;
-                }
-                Item::Same(..) => self.sent.shared += 1,
-                _ => {}
+            if let Item::Data(_, _, stored) = item {
+                self.sent.end.records += 1;
+                self.sent.end.bytes += stored.payload.len() as u64;
             }
         }
         Ok(Some(items))
@@ -151,19 +155,20 @@ impl<'a> Send<'a> {
         for found in &batch {
             self.sent.end.items += 1;
             let Found::Extent(key, extent, before) = found else {
-                let value = if let Found::Put(_, value) = found { 2 + value.len() as u64 } else { 0 };
-                self.sent.bytes += 18 + value;
+                self.sent.bytes += match found {
+                    Found::Put(_, value) => PUT + value.len() as u64,
+                    _ => REMOVE,
+                };
                 continue;
             };
             let is_old = self.from.is_some_and(|from| extent.ptr.id <= from.record().high);
             if *before == Some(extent.ptr.id) || self.known.contains_key(&extent.ptr.id) || is_old {
-                self.sent.bytes += 54;
-                self.sent.shared += 1;
+                self.sent.bytes += SAME;
                 continue;
             }
             self.remember(extent.ptr.id, *key);
-            let payload = u64::from(payload_of(extent.ptr, extent.logical));
-            self.sent.bytes += 35 + payload;
+            let payload = u64::from(content_len(extent.ptr.place.stored, extent.logical));
+            self.sent.bytes += DATA + payload;
             self.sent.end.records += 1;
             self.sent.end.bytes += payload;
         }
@@ -370,14 +375,9 @@ fn is_same(old: &Extent, new: &Extent) -> bool {
 /// Bytes of an item in a chunk.
 fn size_of(item: &Item) -> u64 {
     match item {
-        Item::Remove(_) => 18,
-        Item::Put(_, value) => 20 + value.len() as u64,
-        Item::Data(_, _, stored) => 35 + stored.payload.len() as u64,
-        Item::Same(..) => 54,
+        Item::Remove(_) => REMOVE,
+        Item::Put(_, value) => PUT + value.len() as u64,
+        Item::Data(_, _, stored) => DATA + stored.payload.len() as u64,
+        Item::Same(..) => SAME,
     }
-}
-
-/// Bytes of the content of a block, as it is stored: without header, and sums of frames.
-fn payload_of(ptr: BlockPtr, logical: u32) -> u32 {
-    larder_format::block::content_len(ptr.place.stored, logical)
 }

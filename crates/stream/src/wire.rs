@@ -74,8 +74,6 @@ pub struct DatasetFrame {
     pub properties: Pairs,
     /// GUIDs and names of its snapshots, oldest first.
     pub snapshots: Vec<(u64, String)>,
-    /// GUID of the snapshot that it began as; 0 for none.
-    pub origin: u64,
 }
 
 /// A snapshot.
@@ -95,8 +93,6 @@ pub struct Begin {
     pub salt: [u8; NAME_SALT_LEN],
     /// With `BEGIN_RESUMED`, the key behind which it goes on.
     pub position: Key,
-    /// Stored bytes of its records, about.
-    pub estimate: u64,
     /// Its full name.
     pub name: String,
     /// Properties of the dataset.
@@ -191,6 +187,19 @@ pub enum Frame {
 /// The sum behind a frame's head and payload that follow a frame with the sum `before`.
 pub fn sum_after(before: u64, frame: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(before, frame)
+}
+
+/// Makes the sums of all whole frames in `bytes` right.
+pub fn repair_sums(mut bytes: &mut [u8]) {
+    let mut sum = 0;
+    while let Some(head) = bytes.get(4..FRAME_HEAD) {
+        let len = u32::from_le_bytes(head.try_into().expect("four bytes")) as usize;
+        let Some((frame, rest)) = bytes.split_at_mut_checked(FRAME_HEAD + len) else { return };
+        let Some((old, rest)) = rest.split_at_mut_checked(FRAME_SUM) else { return };
+        sum = sum_after(sum, frame);
+        old.copy_from_slice(&sum.to_le_bytes());
+        bytes = rest;
+    }
 }
 
 /// Makes frames, each summed over the one before it.
@@ -332,7 +341,6 @@ impl Frame {
                     out.extend_from_slice(&guid.to_le_bytes());
                     put_text(out, name);
                 }
-                out.extend_from_slice(&dataset.origin.to_le_bytes());
             }
             Self::Begin(begin) => {
                 out.extend_from_slice(&begin.to.to_le_bytes());
@@ -343,7 +351,6 @@ impl Frame {
                 out.extend_from_slice(&begin.next_inode.to_le_bytes());
                 out.extend_from_slice(&begin.salt);
                 put_key(out, &begin.position);
-                out.extend_from_slice(&begin.estimate.to_le_bytes());
                 put_text(out, &begin.name);
                 put_pairs(out, &begin.properties);
                 put_pairs(out, &begin.own);
@@ -380,7 +387,7 @@ impl Frame {
                 let count = rest.count(10)?;
                 let one = |rest: &mut Rest| Ok((rest.u64()?, rest.text()?));
                 let snapshots = (0..count).map(|_| one(&mut rest)).collect::<Result<_, Wrong>>()?;
-                Self::Dataset(DatasetFrame { path, properties, snapshots, origin: rest.u64()? })
+                Self::Dataset(DatasetFrame { path, properties, snapshots })
             }
             FrameKind::Begin => {
                 let (to, from) = (rest.u64()?, rest.u64()?);
@@ -393,7 +400,7 @@ impl Frame {
                     return Err(Wrong::Range);
                 }
                 let (next_inode, salt, position) = (rest.u64()?, rest.array()?, rest.key()?);
-                let (estimate, name) = (rest.u64()?, rest.text()?);
+                let name = rest.text()?;
                 let (properties, own) = (rest.pairs()?, rest.pairs()?);
                 let count = rest.count(2)?;
                 let holds = (0..count).map(|_| rest.text()).collect::<Result<_, _>>()?;
@@ -405,7 +412,6 @@ impl Frame {
                     next_inode,
                     salt,
                     position,
-                    estimate,
                     name,
                     properties,
                     own,

@@ -20,8 +20,12 @@ pub struct Send {
     pub properties: bool,
     /// With holds.
     pub holds: bool,
+    /// Pass over datasets below that have no such snapshot; else they are a reason to refuse.
+    pub skip_missing: bool,
     /// Only tell.
     pub dry_run: bool,
+    /// Tell how much comes, which takes a look at all that does.
+    pub measured: bool,
     /// Go on where a stream broke off.
     pub token: Option<String>,
 }
@@ -63,7 +67,7 @@ pub struct Planned {
     pub to: String,
     /// The snapshot that it builds upon, by its full name.
     pub from: Option<String>,
-    /// Bytes of the stream, about.
+    /// Bytes of the stream, about; 0 where they were not asked for.
     pub bytes: u64,
 }
 
@@ -77,6 +81,10 @@ pub enum Part {
     /// The last one: it is whole, or the error; JSON.
     End(Option<ApiError>),
 }
+
+/// Takes the parts of what is sent, false when nobody wants more; waits for a slow reader as long as its second argument
+/// says.
+pub type Emit<'a> = dyn FnMut(Part, &dyn Fn() -> bool) -> bool + 'a;
 
 /// Kinds of parts.
 pub const PART_PLAN: u8 = 0;

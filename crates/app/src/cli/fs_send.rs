@@ -74,7 +74,7 @@ pub struct Args {
     /// What is shared stays shared (always)
     #[arg(short = 'D', long)]
     dedup: bool,
-    /// Pass over snapshots that are not there
+    /// With -R: pass over datasets below that have no such snapshot
     #[arg(short = 's', long)]
     skip_missing: bool,
     /// Print help
@@ -104,7 +104,9 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         replicate: args.replicate,
         properties: args.props || args.backup,
         holds: args.holds,
+        skip_missing: args.skip_missing,
         dry_run,
+        measured: dry_run || args.verbose > 0 || std::io::stderr().is_terminal(),
         token: args.token,
     };
     let request = request.checked()?;
@@ -113,7 +115,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     let mut output = std::io::stdout().lock();
     session.client.send(&request, &mut |kind, bytes| {
         match kind {
-            PART_PLAN => progress.plan(bytes),
+            PART_PLAN => progress.plan(bytes)?,
             PART_DATA => {
                 let written = output.write_all(bytes);
                 written.map_err(|error| {
@@ -156,16 +158,18 @@ impl Progress {
         Self { style, planned: Vec::new(), total: 0, sent: 0, began: now, told: now, is_shown: false }
     }
 
-    fn plan(&mut self, json: &[u8]) {
-        self.planned = serde_json::from_slice(json).unwrap_or_default();
+    fn plan(&mut self, json: &[u8]) -> Result<()> {
+        self.planned = serde_json::from_slice(json).map_err(|error| {
+            ApiError::new(ErrorKind::Daemon, format!("the daemon did not say what it sends: {error}"))
+        })?;
         self.total = self.planned.iter().map(|one| one.bytes).sum();
         let Style { verbose, parsable, json, dry_run } = self.style;
         if json && dry_run {
             out::print_json(&render::json::reply("fs send", &self.planned));
-            return;
+            return Ok(());
         }
         if !(verbose || dry_run && parsable) {
-            return;
+            return Ok(());
         }
         let mut lines = String::new();
         for one in &self.planned {
@@ -189,6 +193,7 @@ impl Progress {
             true => out::print(&lines),
             false => out::complain(lines.trim_end()),
         }
+        Ok(())
     }
 
     fn sent(&mut self, bytes: u64) {

@@ -272,7 +272,7 @@ impl Engine for Host {
     fn fs_clone(&self, request: MakeClone) -> Result<fs::Created> {
         datasets::clone_snapshot(self, &request)
     }
-    fn fs_send(&self, request: stream::Send, emit: &mut dyn FnMut(stream::Part) -> bool) -> Result<()> {
+    fn fs_send(&self, request: stream::Send, emit: &mut stream::Emit<'_>) -> Result<()> {
         streams::send(self, &request, emit)
     }
     fn fs_receive(&self, request: stream::Receive, input: &mut dyn Read) -> Result<stream::Received> {

@@ -8,8 +8,16 @@ mod zfs;
 pub use receive::{abort, receive, token};
 pub use send::send;
 
+use super::Host;
+use super::live::Live;
 use crate::api::{ApiError, ErrorKind};
 use larder_stream::StreamError;
+use std::sync::Arc;
+
+/// Whether a pool is still the one that it was: nobody is waited for who has to do with one that was exported.
+fn is_here(host: &Host, live: &Arc<Live>) -> bool {
+    host.pool(&live.pool.name()).is_ok_and(|now| Arc::ptr_eq(&now, live))
+}
 
 /// An error of a stream, as people are told.
 fn told(error: StreamError) -> ApiError {

@@ -107,7 +107,14 @@ impl Plan {
                 if dataset.id() == top.id() {
                     return Err(ApiError::no_such_dataset(&request.snapshot));
                 }
-                continue;
+                if request.skip_missing {
+                    continue;
+                }
+                // Nobody is to find out when the backup is needed.
+                let message =
+                    format!("cannot send {full}@{name} recursively: snapshot {own}@{name} does not exist");
+                let hint = format!("larder fs snapshot -r {full}@NAME takes it of all; -s passes over {own}");
+                return Err(ApiError::new(ErrorKind::NotFound, message).hint(hint));
             };
             let from = match &request.from {
                 None => live.pool.origin(dataset.id()).filter(|_| dataset.id() != top.id()),

@@ -4,7 +4,7 @@ use super::super::Host;
 use super::super::error::NOTHING_CHANGED;
 use super::super::live::Live;
 use super::super::mounts::{Target, can_mount, target};
-use super::{told, zfs};
+use super::{is_here, told, zfs};
 use crate::api::fs::Set;
 use crate::api::name::{check_dataset, check_snapshot, pool_of};
 use crate::api::stream::{Abort, Below, Receive as Request, Received, ReceivedSnapshot};
@@ -17,7 +17,7 @@ use larder_stream::wire::{
 use larder_stream::{Receive, StreamError, Token};
 use larder_zfs_stream::Streams;
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{ErrorKind as IoKind, Read};
 use std::sync::Arc;
 
 /// Properties that say where a dataset is seen, which is the receiver's to say.
@@ -31,6 +31,7 @@ pub fn receive(host: &Host, request: &Request, input: &mut dyn Read) -> Result<R
     let live = host
         .pool(pool_of(&request.target))
         .map_err(|_| ApiError::no_such_dataset(request.target.split('@').next().unwrap_or_default()))?;
+    let input = &mut Waiting { input, waits: || is_here(host, &live) };
     let mut first = [0; 1];
     if let Err(error) = input.read_exact(&mut first) {
         return Err(told(StreamError::Read(error)).within("cannot receive"));
@@ -45,6 +46,27 @@ pub fn receive(host: &Host, request: &Request, input: &mut dyn Read) -> Result<R
         _ => coming.all(&mut Decoder::new(whole))?,
     }
     Ok(Received { received: coming.received })
+}
+
+/// A stream that comes when it comes, as long as its pool is there.
+struct Waiting<'a, W> {
+    input: &'a mut dyn Read,
+    waits: W,
+}
+
+impl<W: Fn() -> bool> Read for Waiting<'_, W> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            match self.input.read(into) {
+                Err(error) if error.kind() == IoKind::TimedOut => {
+                    if !(self.waits)() {
+                        return Err(std::io::Error::other("the pool is gone meanwhile"));
+                    }
+                }
+                read => return read,
+            }
+        }
+    }
 }
 
 /// Drops what came of a stream that broke off.
@@ -356,7 +378,8 @@ impl Coming<'_> {
         let seed = pool.store().world.entropy.next_u64();
         let base = base.map(|base| base.high);
         let record = Receive::record(begin, own, base, seed, self.request.resumable && !self.is_zfs, made);
-        Ok(pool.receive(dataset.id(), record, begin.salt)?)
+        let incoming = pool.receive(dataset.id(), record, begin.salt);
+        Ok(incoming.inspect_err(|_| self.drop_rest(dataset.id(), made, full))?)
     }
 
     /// The snapshot that the clone `full` began as: where several datasets have it, that of the nearest.
@@ -382,22 +405,31 @@ impl Coming<'_> {
         let (pool, target) = (&self.live.pool, incoming.target());
         let made = incoming.record().is_some_and(|record| record.made);
         let outcome = Receive::new(pool, incoming, begin).and_then(|mut receive| {
-            receive.run(stream, &mut |_| true)?;
+            receive.run(stream)?;
             Ok(receive.into_incoming())
         });
-        let outcome = outcome.map_err(|error| (broke_off(&error), told(error)));
-        let done = outcome
-            .and_then(|incoming| self.take_over(&incoming, full, begin).map_err(|error| (false, error)));
-        let Err((broke_off, error)) = done else { return Ok(()) };
-        let record = pool.received(target);
-        if let Some(record) = record.filter(|record| record.resumable && broke_off) {
+        let (why, error) = match outcome {
+            // The engine knows datasets by number alone.
+            Err(StreamError::Pool(PoolError::Quota(of))) => {
+                let why = format!("the quota of {} is used up", pool.full_name(of));
+                (Some(why.clone()), ApiError { message: why, ..PoolError::Quota(of).into() })
+            }
+            Err(error) => (saved_because(&error), told(error)),
+            Ok(incoming) => match self.take_over(&incoming, full, begin) {
+                Ok(()) => return Ok(()),
+                // All came: it may fit when what stands in its way is gone.
+                Err(error) => ((error.kind == ErrorKind::Busy).then(|| error.message.clone()), error),
+            },
+        };
+        let record = pool.received(target).filter(|record| record.resumable);
+        if let (Some(record), Some(why)) = (record, why) {
             pool.commit()?;
             let message = format!(
-                "checksum mismatch or incomplete stream.\nPartially received snapshot is saved.\n\
+                "{why}.\nPartially received snapshot is saved.\n\
                  A resuming stream can be generated on the sending system by running:\n    zfs send -t {}",
                 token(&record)
             );
-            return Err(ApiError::new(ErrorKind::Corrupt, message));
+            return Err(ApiError { message, hint: error.hint, ..ApiError::new(error.kind, "") });
         }
         self.drop_rest(target, made, full);
         Err(error)
@@ -513,15 +545,17 @@ pub fn token(record: &larder_format::tables::ReceivingRecord) -> String {
     token.encode()
 }
 
-/// Whether the rest of the stream may be better.
-fn broke_off(error: &StreamError) -> bool {
-    matches!(
-        error,
-        StreamError::Short(_)
-            | StreamError::Read(_)
-            | StreamError::Bad { wrong: larder_stream::Wrong::Sum, .. }
-            | StreamError::Pool(PoolError::NoSpace | PoolError::Quota(_) | PoolError::Suspended(_))
-    )
+/// Words for what ended a stream whose rest may be better; none when all of it is bad.
+fn saved_because(error: &StreamError) -> Option<String> {
+    let is_cut = |error: &StreamError| match error {
+        StreamError::Short(_) | StreamError::Read(_) => true,
+        StreamError::Bad { wrong, .. } => *wrong == larder_stream::Wrong::Sum,
+        _ => false,
+    };
+    match error {
+        StreamError::Pool(error @ (PoolError::NoSpace | PoolError::Suspended(_))) => Some(error.to_string()),
+        error => is_cut(error).then(|| "checksum mismatch or incomplete stream".to_owned()),
+    }
 }
 
 fn refused(error: PoolError, full: &str) -> ApiError {

@@ -2,10 +2,10 @@
 
 use super::super::Host;
 use super::plan::{Part as Of, Plan, Step};
-use super::told;
+use super::{is_here, told};
 use crate::api::name::pool_of;
-use crate::api::stream::{Part, Planned, Send as Request};
-use crate::api::{ApiError, Result};
+use crate::api::stream::{Emit, Part, Planned, Send as Request};
+use crate::api::{ApiError, ErrorKind, Result};
 use larder_format::tables::SnapshotRecord;
 use larder_pool::{Pool, SnapshotView};
 use larder_stream::Send;
@@ -15,7 +15,7 @@ use larder_stream::wire::{BEGIN_CLONE, DatasetFrame, Encoder, Frame, STREAM_REPL
 ///
 /// # Errors
 /// When there are no such snapshots, or they cannot be read: the stream is not whole.
-pub fn send(host: &Host, request: &Request, emit: &mut dyn FnMut(Part) -> bool) -> Result<()> {
+pub fn send(host: &Host, request: &Request, emit: &mut Emit<'_>) -> Result<()> {
     let doing = || match request.token {
         Some(_) => "cannot resume send".to_owned(),
         None => format!("cannot send '{}'", request.snapshot),
@@ -27,18 +27,19 @@ pub fn send(host: &Host, request: &Request, emit: &mut dyn FnMut(Part) -> bool) 
     for step in plan.parts.iter().flat_map(|part| &part.steps) {
         let views = Views::of(pool, step)?;
         let mut send = Send::new(pool, views.from.as_ref(), &views.to, position(&plan));
-        while send.measure().map_err(failed)? {}
+        while request.measured && send.measure().map_err(failed)? {}
         planned.push(Planned {
             to: format!("{}@{}", step.dataset, step.to.name),
             from: step.from.as_ref().map(|from| format!("{}@{}", pool.full_name(from.dataset), from.name)),
             bytes: send.sent().bytes,
         });
     }
-    if !emit(Part::Plan(planned)) || request.dry_run {
+    let waits = || is_here(host, &plan.live);
+    if !emit(Part::Plan(planned), &waits) || request.dry_run {
         return Ok(());
     }
     let mut encoder = Encoder::default();
-    let mut put = |frame: &Frame| emit(Part::Data(encoder.frame(frame)));
+    let mut put = |frame: &Frame| emit(Part::Data(encoder.frame(frame)), &waits);
     let name = plan.parts.first().map(|part| pool.full_name(part.dataset.id())).unwrap_or_default();
     let flags = if request.replicate { STREAM_REPLICATES } else { 0 };
     let mut listens = put(&Frame::Start(Start { flags, name }));
@@ -49,7 +50,7 @@ pub fn send(host: &Host, request: &Request, emit: &mut dyn FnMut(Part) -> bool) 
         for (number, step) in part.steps.iter().enumerate() {
             let views = Views::of(pool, step)?;
             let mut send = Send::new(pool, views.from.as_ref(), &views.to, position(&plan));
-            let mut begin = send.begin(&format!("{}@{}", step.dataset, step.to.name));
+            let mut begin = send.begin(&format!("{}@{}", step.dataset, step.to.name)).map_err(failed)?;
             if step.from.as_ref().is_some_and(|from| from.dataset != step.to.dataset) {
                 begin.flags |= BEGIN_CLONE;
             }
@@ -68,12 +69,15 @@ pub fn send(host: &Host, request: &Request, emit: &mut dyn FnMut(Part) -> bool) 
             }
             listens = listens && put(&Frame::End(send.sent().end));
             if !listens {
-                return Ok(());
+                break;
             }
         }
     }
-    put(&Frame::Close);
-    Ok(())
+    // A reader that is gone misses nothing; one that is there is to know.
+    if (listens && put(&Frame::Close)) || waits() {
+        return Ok(());
+    }
+    Err(ApiError::new(ErrorKind::NotFound, "the pool is gone meanwhile").within(doing()))
 }
 
 fn position(plan: &Plan) -> Option<larder_format::node::Key> {
@@ -102,6 +106,5 @@ fn told_of(pool: &Pool, part: &Of) -> DatasetFrame {
         path: part.path.clone(),
         properties: part.dataset.local_properties().into_iter().collect(),
         snapshots: pool.snapshots(id).into_iter().map(|one| (one.guid, one.name)).collect(),
-        origin: pool.origin(id).map_or(0, |origin| origin.guid),
     }
 }

@@ -34,7 +34,6 @@ pub fn told_by(pool: &Pool, begin: &ZfsBegin) -> Result<Begin> {
         next_inode: 2,
         salt,
         position: Key::MIN,
-        estimate: 0,
         name,
         properties: Vec::new(),
         own: Vec::new(),
