@@ -82,8 +82,8 @@ pub enum Part {
     End(Option<ApiError>),
 }
 
-/// Takes the parts of what is sent, false when nobody wants more; waits for a slow reader as long as its second argument
-/// says.
+/// Takes the parts of what is sent, false when nobody wants more. It waits for a slow reader as long as its second
+/// argument says.
 pub type Emit<'a> = dyn FnMut(Part, &dyn Fn() -> bool) -> bool + 'a;
 
 /// Kinds of parts.
