@@ -60,12 +60,12 @@ quick: lint
 	$(CARGO) test --workspace --locked --lib --bins --test golden --test volume --test musts --test losses --test torture --test imports --test apart --test reclaim --test schedules
 
 # `--workspace` has every test of the engine without mutants; `mutants` is the test of those tests.
-# The same cases in every run; `quick` and `soak` draw new ones each time.
+# The same cases in every run; `quick` and `soak` draw new ones each time. What has a step of its own is not done twice.
 test: export LARDER_FULL := 1
 test: export PROPTEST_RNG_SEED := 1
 test:
 	@$(STEP) lint $(MAKE) --no-print-directory lint
-	@$(STEP) tests $(CARGO) test --workspace --locked
+	@LARDER_CUTS=1 LARDER_SEEDS=1 LARDER_SCHEDULES=1 $(STEP) tests $(CARGO) test --workspace --locked
 	@LARDER_CUTS=6000 $(STEP) cuts $(CARGO) test --workspace --locked --test volume simulation -- --nocapture
 	@LARDER_SEEDS=1000 $(STEP) seeds $(CARGO) test --workspace --locked --test reclaim -- --nocapture
 	@LARDER_SCHEDULES=700 $(STEP) schedules $(CARGO) test --workspace --locked --test schedules -- --nocapture

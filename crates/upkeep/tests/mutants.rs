@@ -4,7 +4,7 @@
 mod common;
 #[path = "sweep/elsewhere.rs"]
 mod elsewhere;
-#[path = "trim/exact.rs"]
+#[path = "engine/trim/exact.rs"]
 mod exact;
 mod forge;
 #[path = "reclaim/model.rs"]

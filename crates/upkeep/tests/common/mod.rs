@@ -277,6 +277,16 @@ pub fn layouts() -> Vec<(&'static str, usize)> {
     LAYOUTS.into_iter().filter(|(word, _)| full || ["single", "raidz2"].contains(word)).collect()
 }
 
+/// How often: `quick`, four times that where `LARDER_FULL` is set, and `full` where `LARDER_LARGE` is.
+pub fn repeats(quick: u64, full: u64) -> u64 {
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    match (is_set("LARDER_LARGE"), is_set("LARDER_FULL")) {
+        (true, _) => full,
+        (_, true) => full.min(4 * quick),
+        _ => quick,
+    }
+}
+
 /// Notes an operation of the root dataset and syncs it.
 pub fn sync_op(pool: &Pool, operation: Vec<u8>) {
     let op = pool.enter().unwrap();

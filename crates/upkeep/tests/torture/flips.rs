@@ -175,7 +175,7 @@ pub fn flip(image: &mut DeviceImage, piece: &Piece, pattern: Pattern, next: &imp
 
 #[test]
 fn flipped_bits_of_every_structure_are_repaired_to_the_last_byte() {
-    let wanted = setting("LARDER_FLIPS", if full() { 50_000_000 } else { 1_000_000 });
+    let wanted = setting("LARDER_FLIPS", if full() { 10_000_000 } else { 1_000_000 });
     let rounds = setting("LARDER_ROUNDS", 12);
     let (first, one) = (setting("LARDER_SEED", 0), setting("LARDER_TORTURE", 0) == 1);
     let mut all = Flips::new();

@@ -79,7 +79,7 @@ fn history(seed: u64, states: u64) -> (Bench, Vec<State>) {
 
 #[test]
 fn a_difference_is_every_entry_and_every_node_that_only_one_tree_has() {
-    for seed in 0..if std::env::var_os("LARDER_FULL").is_some() { 60 } else { 12 } {
+    for seed in 0..if std::env::var_os("LARDER_LARGE").is_some() { 60 } else { 12 } {
         let (bench, states) = history(seed, 8);
         for (old, old_root, _) in &states {
             for (new, new_root, _) in &states {
@@ -207,7 +207,7 @@ fn remains(
 
 #[test]
 fn what_remains_is_each_entry_and_node_of_the_old_tree_alone_once_however_often_it_is_taken_up_again() {
-    for seed in 0..if std::env::var_os("LARDER_FULL").is_some() { 60 } else { 12 } {
+    for seed in 0..if std::env::var_os("LARDER_LARGE").is_some() { 60 } else { 12 } {
         let (bench, states) = history(1000 + seed, 6);
         for (at, (old, old_root, _)) in states.iter().enumerate() {
             let floors = states[..at].iter().map(|state| state.2);

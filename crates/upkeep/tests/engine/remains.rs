@@ -1,9 +1,7 @@
 //! Blocks that only destroyed snapshots and rolled back heads had are freed, all of them and no others, whatever
 //! happens meanwhile: garbage collection finds nothing that was left.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::ByteLen;
 use larder_format::items::{EXTENT, Extent};
@@ -295,8 +293,7 @@ fn trace(pool: &Kept) -> Findings {
 /// So many seeds, or the one of `LARDER_SEED`.
 fn seeds(quick: u64, full: u64) -> std::ops::Range<u64> {
     let only: Option<u64> = std::env::var("LARDER_SEED").ok().and_then(|seed| seed.parse().ok());
-    let count = if std::env::var_os("LARDER_FULL").is_some() { full } else { quick };
-    only.map_or(0..count, |only| only..only + 1)
+    only.map_or(0..repeats(quick, full), |only| only..only + 1)
 }
 
 #[test]

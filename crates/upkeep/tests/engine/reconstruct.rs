@@ -1,8 +1,6 @@
 //! Rot is found and reconstructed in place: every kind of structure, on every layout, byte for byte.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat, RING_OFFSET, RING_SLOT, RING_SLOTS, label_areas};

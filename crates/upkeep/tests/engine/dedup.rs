@@ -1,9 +1,8 @@
 //! Duplicates are shared, found again after imports, and deduplication costs nothing where nobody asked for it.
 
-mod common;
-
+use crate::common;
 use crate::common::Kept;
-use common::{assert_whole, content, create, open};
+use crate::common::{assert_whole, content, create, open};
 use larder_format::checksum::ChecksumKind;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;

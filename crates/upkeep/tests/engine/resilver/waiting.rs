@@ -1,7 +1,7 @@
 //! Devices of which sectors cannot be read: the new device waits with all that could be had.
 
-use super::common::*;
-use super::{SIZE, device, full, resilver};
+use super::{SIZE, device, resilver};
+use crate::common::*;
 use larder_device::Device;
 use larder_format::DeviceIndex;
 use larder_format::items::{EXTENT, Extent};
@@ -135,7 +135,7 @@ fn what_waits_is_kept_over_a_power_cut_at_any_time() {
     let start = (0..trace.len()).find(|&at| trace.marks_before(at).last() == Some(1)).unwrap();
     let mut sweep = trace.sweep();
     let (mut rebuilding, mut waited, mut accepted) = (0, 0, 0);
-    let step = ((trace.len() - start) / if full() { 400 } else { 60 }).max(1);
+    let step = ((trace.len() - start) / repeats(60, 400) as usize).max(1);
     let rough = (start..replaced).step_by(step);
     for cut in rough.chain(replaced..=trace.len()) {
         sweep.advance_to(cut);

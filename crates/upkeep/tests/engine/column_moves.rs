@@ -1,10 +1,7 @@
 //! Columns that move to another slot beside writers, and beside devices that come and go.
-#![cfg(debug_assertions)]
 
-mod common;
-
-use common::hooked::{Hook, hooked};
-use common::*;
+use crate::common::hooked::{Hook, hooked};
+use crate::common::*;
 use larder_device::{Device, Request};
 use larder_format::label::LABEL_AREA;
 use larder_format::segment::{SegmentKind, SegmentState};

@@ -1,6 +1,7 @@
 //! Traffic while slots are held, and discards that no flush followed.
 
-use super::{SIZE, all, common, first};
+use super::{SIZE, all, first};
+use crate::common;
 use crate::common::Kept;
 use crate::common::hooked::Hook;
 use larder_device::{AlignedBuf, Device, Outcome, Pending, Request};

@@ -1,8 +1,6 @@
 //! Blocks with several places: each is as good as the others, and none is forgotten.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_format::label::Features;
 use larder_format::{BlockId, ByteLen};
 use larder_pool::{Pool, ROOT_DATASET};

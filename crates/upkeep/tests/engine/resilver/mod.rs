@@ -1,11 +1,9 @@
 //! Devices that come back, are replaced, or whose place a spare takes: what is on them afterwards.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod takes_place;
 mod waiting;
 
-use common::*;
+use crate::common::*;
 use larder_device::{AlignedBuf, Device, Request, TIMEOUT};
 use larder_format::label::LABEL_AREA;
 use larder_format::{ByteLen, DeviceIndex, DeviceOffset};
@@ -174,7 +172,7 @@ fn rebuilding_goes_on_after_a_power_cut_at_any_time() {
     drop(pool);
     let trace = sim.trace();
     let mut sweep = trace.sweep();
-    let step = ((trace.len() - start) / if full() { 400 } else { 25 }).max(1);
+    let step = ((trace.len() - start) / repeats(25, 400) as usize).max(1);
     for cut in (start..=trace.len()).step_by(step) {
         sweep.advance_to(cut);
         let after = SimWorld::from_images(sweep.images(Survival::Random { seed: cut as u64 }));

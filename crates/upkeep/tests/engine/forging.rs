@@ -1,12 +1,9 @@
 //! Nothing that a file holds passes for anything of the pool: neither what a user can make up, nor bytes of the pool
 //! itself, as an image of one of its disks has them.
 
-mod common;
-mod forge;
-
 use crate::common::Kept;
-use common::{Model, commit, create, files, import_from, plans, verify, world};
-use forge::{WORDS, attack, forged, noise, store};
+use crate::common::{Model, commit, create, files, import_from, plans, verify, world};
+use crate::forge::{WORDS, attack, forged, noise, store};
 use larder_device::{AlignedBuf, Device, Entropy, Request, SeededEntropy, TIMEOUT};
 use larder_format::block::CheckedHeader;
 use larder_format::checksum::{KEY_LEN, PoolKey, Sums};

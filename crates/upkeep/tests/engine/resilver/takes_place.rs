@@ -1,7 +1,7 @@
 //! Writes, fsyncs and slots that are retired, just as a device takes the place of another.
 
-use super::common::*;
 use super::{SIZE, device, resilver};
+use crate::common::*;
 use larder_device::{Device, Outcome, Pending, Request};
 use larder_format::ByteLen;
 use larder_format::segment::SegmentKind;

@@ -1,8 +1,6 @@
 //! Space: what AVAIL says can be written, slots come back, and a full pool stays whole.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_device::{Device, Entropy, FileDevice, OpenMode, SeededEntropy};
 use larder_format::checksum::ChecksumKind;
 use larder_format::items::{EXTENT, Extent};

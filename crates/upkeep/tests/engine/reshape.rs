@@ -1,8 +1,6 @@
 //! Mirrors that get a copy more or less, and pools that get another group.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_device::Device;
 use larder_format::root::DeviceKind;
 use larder_format::{ByteLen, DeviceIndex};

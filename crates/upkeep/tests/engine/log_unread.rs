@@ -1,8 +1,6 @@
 //! Import where the intent log cannot be read.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_format::segment::SegmentKind;
 use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::{ImportOptions, Pool, PoolError, Refusal};

@@ -1,9 +1,7 @@
 //! The engine on simulated devices: what is committed comes back, from every layout, after any cut.
 
-mod common;
-mod sweep;
-
-use common::*;
+use crate::common::*;
+use crate::sweep;
 use larder_format::ByteLen;
 use larder_pool::ROOT_DATASET;
 use larder_sim::SimWorld;

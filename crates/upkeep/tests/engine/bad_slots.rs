@@ -1,11 +1,8 @@
 //! Places of a device that take no writes: what was on its way there goes elsewhere, the slot is not used again, and
 //! the device stays in use as long as it is a place that fails and not the device.
 
-mod common;
-#[path = "sweep/elsewhere.rs"]
-mod elsewhere;
-
-use common::*;
+use crate::common::*;
+use crate::elsewhere;
 use larder_device::AlignedBuf;
 use larder_format::label::{HEARTBEAT_OFFSET, LABEL_AREA, LABEL_LEN};
 use larder_format::segment::SegmentKind;

@@ -1,6 +1,7 @@
 //! Trims that cannot go on for a while.
 
-use super::{SIZE, all, classes, common, first};
+use super::{SIZE, all, classes, first};
+use crate::common;
 use crate::common::Kept;
 use larder_device::Clock;
 use larder_format::segment::Slot;

@@ -1,9 +1,7 @@
 //! Pages of the block map that cannot be read: each costs its range of ids, and nothing else.
 
-mod common;
-
-use common::hooked::hooked;
-use common::*;
+use crate::common::hooked::hooked;
+use crate::common::*;
 use larder_device::Request;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;

@@ -1,11 +1,10 @@
 //! Devices are told what is free.
 
 mod beside;
-#[path = "../common/mod.rs"]
-mod common;
 mod exact;
 mod stuck;
 
+use crate::common;
 use crate::common::Kept;
 use exact::{discarded, used, watched};
 use larder_device::{Entropy, SeededEntropy};

@@ -1,8 +1,6 @@
 //! Devices whose owner made them up: the sums are right, and what they count is not.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_format::checksum::Sums;
 use larder_format::label::{Label, RING_SLOT, label_areas};
 use larder_format::root::{Root, ring_slot};

@@ -1,10 +1,7 @@
 //! Destroying snapshots that comes to nothing, beside those who go by the list of snapshots meanwhile.
-#![cfg(debug_assertions)]
 
-mod common;
-
-use common::hooked::hooked;
-use common::*;
+use crate::common::hooked::hooked;
+use crate::common::*;
 use larder_format::ByteLen;
 use larder_pool::{Pool, PoolError, ROOT_DATASET};
 use larder_sim::{DeviceImage, Fault, SimWorld};

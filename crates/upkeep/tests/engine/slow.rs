@@ -1,9 +1,7 @@
 //! Devices that hang or are slow: nobody waits for them longer than need be, and what they hold is had from others.
 //! Requests that hang in a simulation take no time; a test that waits for one in earnest never ends.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_device::{Clock, Completion, Device, Outcome, Pending, Request};
 use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::create::rule_for;

@@ -1,8 +1,6 @@
 //! Holds and properties of snapshots: they come, stay and go with their snapshot, whatever is cut short.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::tables::SnapshotRecord;
 use larder_format::{ByteLen, DatasetId};
@@ -212,8 +210,7 @@ impl Run {
 
 #[test]
 fn holds_and_properties_come_and_go_with_their_snapshots_whatever_is_cut() {
-    let count = if std::env::var("LARDER_FULL").is_ok() { 200 } else { 25 };
-    for seed in 0..count {
+    for seed in 0..repeats(25, 200) {
         let mut run = Run::new(seed);
         for _ in 0..3 {
             (0..15).for_each(|_| run.step());

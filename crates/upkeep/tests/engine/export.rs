@@ -1,9 +1,7 @@
 //! Nothing follows an export.
 
-mod common;
-
-use common::hooked::hooked;
-use common::*;
+use crate::common::hooked::hooked;
+use crate::common::*;
 use larder_device::Request;
 use larder_format::ByteLen;
 use larder_pool::{PoolError, ROOT_DATASET, Refusal};

@@ -1,9 +1,7 @@
 //! Clones, promotes, branches, rollbacks and destroys of datasets that have a past in common, interleaved with all that
 //! frees and with power cuts: every tree keeps what it had, and all that nobody has any more is freed.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
@@ -445,13 +443,7 @@ fn trace(pool: &Kept) -> Findings {
 /// So many seeds, or the one of `LARDER_SEED`.
 fn seeds(quick: u64, full: u64) -> std::ops::Range<u64> {
     let only: Option<u64> = std::env::var("LARDER_SEED").ok().and_then(|seed| seed.parse().ok());
-    let is_set = |name: &str| std::env::var_os(name).is_some();
-    let count = match (is_set("LARDER_LARGE"), is_set("LARDER_FULL")) {
-        (true, _) => full,
-        (_, true) => 4 * quick,
-        _ => quick,
-    };
-    only.map_or(0..count, |only| only..only + 1)
+    only.map_or(0..repeats(quick, full), |only| only..only + 1)
 }
 
 fn run_all(seed: u64, shares: bool) {

@@ -1,8 +1,6 @@
 //! Garbage collection: what it finds, beside traffic, within its memory, and after a crash.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
@@ -155,7 +153,7 @@ fn what_snapshots_and_second_references_leave_is_found_and_freed() {
 
 #[test]
 fn a_trace_beside_traffic_finds_what_is_dead_and_nothing_else() {
-    let seeds = if std::env::var_os("LARDER_FULL").is_some() { 300 } else { 12 };
+    let seeds = repeats(12, 300);
     let mut dead = 0;
     for seed in 0..seeds {
         let sim = world_of(64);
@@ -316,7 +314,7 @@ fn a_trace_can_be_cut_at_any_event_and_begins_anew() {
     let trace_of = sim.trace();
     let mut was_cut = 0;
     let mut sweep = trace_of.sweep();
-    let stride = if std::env::var_os("LARDER_FULL").is_some() { 1 } else { (trace_of.len() - begun) / 8 };
+    let stride = (trace_of.len() - begun) / repeats(8, u64::MAX) as usize;
     for cut in (begun..=trace_of.len()).step_by(stride.max(1)) {
         sweep.advance_to(cut);
         let after = SimWorld::from_images(sweep.images(Survival::Random { seed: cut as u64 }));

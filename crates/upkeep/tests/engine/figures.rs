@@ -1,9 +1,8 @@
 //! Statistics of the pool: latencies of requests to its devices, hits and misses of its cache.
 
-mod common;
-
+use crate::common;
 use crate::common::Kept;
-use common::{Model, commit, import_from, world};
+use crate::common::{Model, commit, import_from, world};
 use larder_device::{Counts, Device, Outcome, Pending, Request, RequestKind};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;

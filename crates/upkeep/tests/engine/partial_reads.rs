@@ -1,8 +1,6 @@
 //! Parts of large records, read and proven without the rest.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_device::SeededEntropy;
 use larder_format::block::{BLOCK_OVERHEAD, FRAME, frame_sums_len};
 use larder_format::checksum::ChecksumKind;

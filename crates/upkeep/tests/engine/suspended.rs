@@ -1,9 +1,7 @@
 //! Pools whose devices refuse writes: they are suspended, what can be read is read, and when the cause is gone they go
 //! on with all that was accepted.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use larder_format::{ByteLen, DatasetId, DeviceIndex};
 use larder_pool::{Pool, PoolError, ROOT_DATASET};
 use larder_sim::{Fault, SimWorld, Survival};

@@ -1,0 +1,37 @@
+//! The engine on simulated devices. One binary, for each would be linked with all of the engine, and tests that take
+//! long would run alone: a new test of the engine is a module here, unless it is named in the Makefile.
+
+mod attached;
+mod bad_slots;
+mod clones;
+#[cfg(debug_assertions)]
+mod column_moves;
+#[path = "../common/mod.rs"]
+mod common;
+mod copies;
+mod dedup;
+#[path = "../sweep/elsewhere.rs"]
+mod elsewhere;
+mod export;
+mod figures;
+#[path = "../forge/mod.rs"]
+mod forge;
+mod forging;
+mod gc;
+mod hostile;
+mod log_unread;
+mod map_damage;
+mod partial_reads;
+mod power_cuts;
+mod reconstruct;
+mod remains;
+mod reshape;
+mod resilver;
+mod slow;
+#[cfg(debug_assertions)]
+mod snapshot_races;
+mod space;
+mod suspended;
+#[path = "../sweep/mod.rs"]
+mod sweep;
+mod trim;
