@@ -508,7 +508,7 @@ pub fn items() -> Vec<Vec<u8>> {
         entries: 10,
         data: 11,
     };
-    let extent = Extent { ptr: ptr(3), len: 4000, block_offset: 96, logical: 4096 };
+    let extent = Extent { ptr: ptr(3), len: 4000, block_offset: 96, logical: 4096, placed: 7 };
     let entry = Entry { inode: InodeId::new(9), kind: FileKind::Fifo, name: b"\xff name" };
     let xattr = |value| Xattr { name: b"user.a", value };
     vec![
