@@ -4,6 +4,8 @@
 #[allow(dead_code)]
 #[path = "../../files/tests/volume/bed.rs"]
 mod bed;
+#[path = "streams/bookmarks.rs"]
+mod bookmarks;
 
 use bed::*;
 use larder_device::{Entropy, SeededEntropy};
@@ -14,8 +16,8 @@ use larder_format::tables::ReceivingRecord;
 use larder_format::{ByteLen, DatasetId};
 use larder_pool::{Look, Pool, PoolError, ReceiveAs};
 use larder_sim::{SimWorld, Survival};
-use larder_stream::wire::{Begin, Decoder, Encoder, Frame, Start};
-use larder_stream::{Receive, Send, StreamError};
+use larder_stream::wire::{Begin, Decoder, Encoder, Frame, STREAM_CLEARS, Start};
+use larder_stream::{Base, Receive, Send, StreamError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -74,9 +76,14 @@ fn id(pool: &Pool, name: &str) -> DatasetId {
 fn frames(pool: &Pool, dataset: &str, from: Option<&str>, to: &str, position: Option<Key>) -> Vec<Frame> {
     let of = id(pool, dataset);
     let old = from.map(|from| pool.snapshot_view(of, from).unwrap());
-    let new = pool.snapshot_view(of, to).unwrap();
-    let mut send = Send::new(pool, old.as_ref(), &new, position);
-    let mut all = vec![Frame::Start(Start { flags: 0, name: dataset.into() })];
+    frames_upon(pool, dataset, old.as_ref().into(), to, position)
+}
+
+fn frames_upon(pool: &Pool, dataset: &str, base: Base<'_>, to: &str, position: Option<Key>) -> Vec<Frame> {
+    let new = pool.snapshot_view(id(pool, dataset), to).unwrap();
+    let mut send = Send::new(pool, base, &new, position);
+    let flags = if matches!(base, Base::Bookmark(_)) { STREAM_CLEARS } else { 0 };
+    let mut all = vec![Frame::Start(Start { flags, name: dataset.into() })];
     all.push(Frame::Begin(send.begin(&format!("{dataset}@{to}")).unwrap()));
     while let Some(items) = send.chunk().unwrap() {
         // Small ones, so that there is much to break off at.
