@@ -2,7 +2,10 @@
 
 use super::*;
 use larder_format::bookmark::BookmarkRecord;
+use larder_format::node::Node;
 use larder_pool::{BookmarkSource, ROOT_DATASET};
+use larder_store::DatasetNodes;
+use larder_stream::wire::Item;
 use std::collections::VecDeque;
 
 const RECORD: u64 = 16 << 10;
@@ -207,4 +210,217 @@ fn a_replica_stays_equal_through_increments_from_bookmarks() {
         from_bookmarks += pair.from_bookmarks;
     }
     assert!(from_bookmarks > 20, "{from_bookmarks}");
+}
+
+#[test]
+fn a_record_that_was_copied_away_and_back_is_sent_though_its_file_had_it_once() {
+    let (a, b) = (source(&[("recordsize", "4096")]), target());
+    let (file, other) = (a.file(ROOT, "file"), a.file(ROOT, "other"));
+    a.write(file, 0, &[1; 8192]);
+    a.pool.commit().unwrap();
+    a.mount.copy_range((file, 0), (other, 0), 8192).unwrap();
+    a.write(file, 0, &[2; 8192]);
+    take(&a, "one");
+    mark(&a, "one");
+    receive(&b.pool, "tank/r", &sent(&a, None, "one"), ReceiveAs::Next).unwrap();
+    a.mount.copy_range((other, 0), (file, 0), 4096).unwrap();
+    a.mount.unlink(ROOT, b"other").unwrap();
+    a.pool.destroy_snapshot(ROOT_DATASET, "one").unwrap();
+    take(&a, "two");
+    let frames = sent_from(&a, "one", "two", None);
+    let Some(Frame::End(end)) = frames.iter().rev().nth(1) else { panic!("no end") };
+    assert_eq!(end.records, 1, "one of the two stayed where it was");
+    receive(&b.pool, "tank/r", &encode(&frames), ReceiveAs::Next).unwrap();
+    assert!(see(&b.pool, id(&b.pool, "tank/r"), "two") == see(&a.pool, ROOT_DATASET, "two"));
+    check(&a);
+    check(&b);
+}
+
+#[test]
+fn of_what_stayed_as_it_was_nothing_is_sent() {
+    let a = source(&[("recordsize", "4096")]);
+    for at in 0..300 {
+        let file = a.file(ROOT, &format!("file{at}"));
+        a.write(file, 0, &[at as u8 | 1; 9000]);
+    }
+    for name in ["one", "two"] {
+        take(&a, name);
+    }
+    mark(&a, "one");
+    a.pool.destroy_snapshot(ROOT_DATASET, "one").unwrap();
+    assert_eq!(sent_from(&a, "one", "two", None).len(), 4, "no chunk");
+    // One byte more: one record, and the entries beside it by their keys alone.
+    let file = a.mount.lookup(ROOT, b"file7").unwrap().node;
+    a.write(file, 3, &[9]);
+    take(&a, "three");
+    let frames = sent_from(&a, "one", "three", None);
+    let Some(Frame::End(end)) = frames.iter().rev().nth(1) else { panic!("no end") };
+    assert_eq!(end.records, 1);
+    let new = a.pool.snapshot_view(ROOT_DATASET, "three").unwrap();
+    let mark = a.pool.bookmark(ROOT_DATASET, "one").unwrap();
+    let mut send = Send::new(&a.pool, Base::Bookmark(&mark), &new, None);
+    while send.measure().unwrap() {}
+    assert_eq!(send.sent().end, *end, "and that is what is told before");
+}
+
+#[test]
+fn what_went_with_a_whole_leaf_of_the_tree_is_told() {
+    let (a, b) = (source(&[("recordsize", "4096")]), target());
+    let file = a.file(ROOT, "file");
+    for at in 0..900 {
+        a.write(file, at * 4096, &[at as u8 | 1; 4096]);
+    }
+    a.file(ROOT, "behind");
+    take(&a, "one");
+    mark(&a, "one");
+    receive(&b.pool, "tank/r", &sent(&a, None, "one"), ReceiveAs::Next).unwrap();
+    let mut leaves: Vec<Key> = Vec::new();
+    {
+        let view = a.pool.snapshot_view(ROOT_DATASET, "one").unwrap();
+        let note = |_, node: Result<&Node, PoolError>| {
+            let node = node?;
+            leaves.extend(node.keys().first().filter(|key| node.level() == 0 && key.kind == EXTENT));
+            Ok::<_, PoolError>(())
+        };
+        view.parts().1.for_each_node(&DatasetNodes(a.pool.store()), |_| true, note).unwrap();
+    }
+    // The leaf before it does not change.
+    let from = leaves.iter().map(|key| key.offset).filter(|at| *at > 0).nth(1).expect("three leaves of extents");
+    a.resize(file, from);
+    a.pool.destroy_snapshot(ROOT_DATASET, "one").unwrap();
+    take(&a, "two");
+    receive(&b.pool, "tank/r", &encode(&sent_from(&a, "one", "two", None)), ReceiveAs::Next).unwrap();
+    assert!(see(&b.pool, id(&b.pool, "tank/r"), "two") == see(&a.pool, ROOT_DATASET, "two"));
+    check(&b);
+}
+
+#[test]
+fn a_stream_that_is_taken_over_takes_bookmarks_behind_its_base_away() {
+    let (_a, b, stream, _) = half_way(3);
+    let there = id(&b.pool, "tank/r");
+    let whole = encode(&stream);
+    // Its nodes get their ids now, and the bookmark a higher one.
+    receive(&b.pool, "tank/r", &whole[..whole.len() - 60], ReceiveAs::Next).unwrap_err();
+    for (snapshot, is_newer) in [("one", false), ("local", true)] {
+        if is_newer {
+            b.pool.snapshot(there, snapshot).unwrap();
+        }
+        b.pool.make_bookmark(there, BookmarkSource::Snapshot(snapshot), snapshot).unwrap();
+        if is_newer {
+            b.pool.destroy_snapshot(there, snapshot).unwrap();
+        }
+    }
+    let position = b.pool.received(there).and_then(|found| found.position);
+    let rest = encode(&frames(&_a.pool, "tank", Some("one"), "two", position));
+    receive(&b.pool, "tank/r", &rest, ReceiveAs::Next).unwrap();
+    let names = |bed: &Bed| bed.pool.bookmarks(there).into_iter().map(|one| one.name).collect::<Vec<_>>();
+    assert_eq!(names(&b), ["one"]);
+    let one = b.pool.bookmark(there, "one").unwrap();
+    assert!(b.pool.came_of(there, &one, &b.pool.snapshot_named(there, "two").unwrap()));
+    assert_eq!(names(&b.reopen(5)), ["one"]);
+}
+
+#[test]
+fn a_bookmark_is_on_the_lines_behind_it_and_on_no_others() {
+    let mut a = source(&[]);
+    a.file(ROOT, "file");
+    take(&a, "old");
+    let old = mark(&a, "old");
+    a.file(ROOT, "more");
+    take(&a, "new");
+    let new = mark(&a, "new");
+    let clone = a.pool.clone_snapshot(ROOT_DATASET, "old", "tank/clone", Default::default()).unwrap().id();
+    let of_clone = a.pool.snapshot(clone, "x").unwrap();
+    let named = |a: &Bed, name: &str| a.pool.snapshot_named(ROOT_DATASET, name).unwrap();
+    assert!(a.pool.came_of(ROOT_DATASET, &old, &named(&a, "new")));
+    assert!(a.pool.came_of(ROOT_DATASET, &old, &of_clone), "a clone of it");
+    assert!(!a.pool.came_of(ROOT_DATASET, &new, &of_clone), "of one before it");
+    assert!(!a.pool.came_of(ROOT_DATASET, &new, &named(&a, "old")), "later");
+    assert!(!a.pool.came_of(ROOT_DATASET, &new, &named(&a, "new")), "itself");
+    a.pool.promote(clone).unwrap();
+    assert!(a.pool.came_of(ROOT_DATASET, &old, &named(&a, "new")), "its line is as before");
+    assert!(!a.pool.came_of(ROOT_DATASET, &old, &of_clone), "by no origin");
+    a.pool.commit().unwrap();
+    a.pool.branch(ROOT_DATASET, "new", "tank/branch", &Default::default()).unwrap();
+    a = a.reopen(4);
+    a.file(ROOT, "then");
+    take(&a, "then");
+    assert!(a.pool.came_of(ROOT_DATASET, &new, &named(&a, "then")));
+    a.pool.destroy_bookmark(ROOT_DATASET, "new").unwrap();
+    assert!(!a.pool.came_of(ROOT_DATASET, &new, &named(&a, "then")), "it is gone");
+}
+
+/// As [`half_way`], from a bookmark.
+fn half_way_marked(seed: u64) -> (Bed, Bed, Vec<Frame>, [Seen; 2]) {
+    let (a, b) = (source(KINDS[seed as usize % 3]), target());
+    let mut mixed = Mixed::new(seed);
+    (0..40).for_each(|_| mixed.step(&a));
+    take(&a, "one");
+    mark(&a, "one");
+    receive(&b.pool, "tank/r", &sent(&a, None, "one"), ReceiveAs::Next).unwrap();
+    (0..40).for_each(|_| mixed.step(&a));
+    take(&a, "two");
+    let seen = ["one", "two"].map(|name| see(&a.pool, ROOT_DATASET, name));
+    a.pool.destroy_snapshot(ROOT_DATASET, "one").unwrap();
+    let stream = sent_from(&a, "one", "two", None);
+    (a, b, stream, seen)
+}
+
+#[test]
+fn streams_from_bookmarks_that_say_what_cannot_be_do_no_harm() {
+    for seed in [3, 5] {
+        let (_a, b, stream, seen) = half_way_marked(seed);
+        no_harm(&b, &stream, &seen, seeds(400, 5_000));
+    }
+}
+
+#[test]
+fn what_clears_is_refused_where_nobody_said_so_or_nothing_is_there() {
+    let (_a, b, stream, seen) = half_way_marked(4);
+    let mut unsaid = stream.clone();
+    unsaid[0] = Frame::Start(Start { flags: 0, name: "tank".into() });
+    receive(&b.pool, "tank/r", &encode(&unsaid), ReceiveAs::Next).unwrap_err();
+    let mut whole = stream.clone();
+    let Frame::Begin(begin) = &mut whole[1] else { panic!("no snapshot") };
+    begin.from = 0;
+    receive(&b.pool, "tank/other", &encode(&whole), ReceiveAs::Next).unwrap_err();
+    let mut open = stream.clone();
+    for frame in &mut open {
+        if let Frame::Chunk(items) = frame {
+            items.retain(|item| !matches!(item, Item::Keep(_)));
+        }
+    }
+    receive(&b.pool, "tank/r", &encode(&open), ReceiveAs::Next).unwrap_err();
+    receive(&b.pool, "tank/r", &encode(&stream), ReceiveAs::Next).unwrap();
+    assert!(see(&b.pool, id(&b.pool, "tank/r"), "two") == seen[1]);
+    check(&b);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn mutants_that_have_an_increment_say_too_little_are_found() {
+    use larder_mutants::{Mutant, mutate};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    std::panic::set_hook(Box::new(|_| ()));
+    let differs = |mutant, test: fn()| {
+        mutate(Some(mutant));
+        let outcome = catch_unwind(AssertUnwindSafe(test));
+        mutate(None);
+        outcome.is_err()
+    };
+    let replicas = || {
+        for seed in 0..30 {
+            let mut pair = Pair::new(seed);
+            (0..9).for_each(|_| pair.round());
+        }
+    };
+    let found = Mutant::OF_BOOKMARKS.map(|mutant| match mutant {
+        Mutant::BookmarkKept => {
+            differs(mutant, a_stream_that_is_taken_over_takes_bookmarks_behind_its_base_away)
+        }
+        Mutant::FenceGrows => differs(mutant, what_went_with_a_whole_leaf_of_the_tree_is_told),
+        _ => differs(mutant, replicas),
+    });
+    drop(std::panic::take_hook());
+    assert_eq!(found, [true; 3], "{:?}", Mutant::OF_BOOKMARKS);
 }
