@@ -518,7 +518,13 @@ mod tests {
 
     fn extent() -> Extent {
         let place = Place { segment: SegmentId::new(3), column: 1, offset: 4096, stored: 999 };
-        Extent { ptr: BlockPtr { id: BlockId::new(77), place }, len: 4000, block_offset: 96, logical: 4096, placed: 5 }
+        Extent {
+            ptr: BlockPtr { id: BlockId::new(77), place },
+            len: 4000,
+            block_offset: 96,
+            logical: 4096,
+            placed: 5,
+        }
     }
 
     #[test]

@@ -447,7 +447,8 @@ impl Receive {
                     };
                     // Under its own key the base has it, and nobody else.
                     let is_shared = at != *key || place.snapshot != self.state.from;
-                    let (came, placed) = if is_shared { (Came::Shared, 0) } else { (Came::Stays, found.placed) };
+                    let (came, placed) =
+                        if is_shared { (Came::Shared, 0) } else { (Came::Stays, found.placed) };
                     let extent = Extent { placed, ..extent(found.ptr, cover) };
                     here.insert(*key, extent);
                     Ready::Extent(*key, extent, came)
@@ -747,7 +748,9 @@ impl Plan {
                 New::None => drop(tree.remove(&key)?),
                 // What is told whole may be as it was.
                 New::Value(value) if old.as_deref() == Some(&value) => {}
-                New::Extent(extent, Came::Stays) if dropped.is_some_and(|old| old.is_same(&extent)) => continue,
+                New::Extent(extent, Came::Stays) if dropped.is_some_and(|old| old.is_same(&extent)) => {
+                    continue;
+                }
                 New::Value(value) => tree.insert(key, &value)?,
                 New::Extent(extent, came) => {
                     match came {

@@ -70,7 +70,8 @@ impl Mixed {
             10 => {
                 let files = self.work.all(bed, FileKind::Regular);
                 let from = next(files.len() as u64) as usize;
-                let mut files: Vec<_> = files.into_iter().map(|(dir, name, node)| (node, dir, name)).collect();
+                let mut files: Vec<_> =
+                    files.into_iter().map(|(dir, name, node)| (node, dir, name)).collect();
                 files.sort_by_key(|(node, ..)| *node);
                 for (_, dir, name) in files.into_iter().skip(from).take(next(200) as usize) {
                     bed.mount.unlink(dir, name.as_bytes()).unwrap();
@@ -285,7 +286,8 @@ fn what_went_with_a_whole_leaf_of_the_tree_is_told() {
         view.parts().1.for_each_node(&DatasetNodes(a.pool.store()), |_| true, note).unwrap();
     }
     // The leaf before it does not change.
-    let from = leaves.iter().map(|key| key.offset).filter(|at| *at > 0).nth(1).expect("three leaves of extents");
+    let from =
+        leaves.iter().map(|key| key.offset).filter(|at| *at > 0).nth(1).expect("three leaves of extents");
     a.resize(file, from);
     a.pool.destroy_snapshot(ROOT_DATASET, "one").unwrap();
     take(&a, "two");
