@@ -723,6 +723,8 @@ pub fn streams() -> Vec<Vec<u8>> {
         Item::Same(Key::new(7, EXTENT, 4096), cover, Place { snapshot: 12, object: 7, offset: 0 }),
         Item::Put(Key::new(7, ENTRY, 1 << 22), vec![1; 20].into()),
         Item::Remove(Key::new(8, EXTENT, 0)),
+        Item::Clear(Key::new(8, EXTENT, 1)),
+        Item::Keep(Key::new(9, EXTENT, 0)),
     ];
     let begin = Begin {
         to: 12,
@@ -740,11 +742,11 @@ pub fn streams() -> Vec<Vec<u8>> {
     let dataset =
         DatasetFrame { path: "a/b".into(), properties: pairs, snapshots: vec![(12, "monday".into())] };
     let frames = [
-        Frame::Start(Start { flags: 1, name: "tank/home".into() }),
+        Frame::Start(Start { flags: 3, name: "tank/home".into() }),
         Frame::Dataset(dataset),
         Frame::Begin(begin),
         Frame::Chunk(items),
-        Frame::End(End { items: 4, records: 1, bytes: 100 }),
+        Frame::End(End { items: 6, records: 1, bytes: 100 }),
         Frame::Close,
     ];
     let mut encoder = Encoder::default();

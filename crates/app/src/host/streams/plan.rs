@@ -213,10 +213,8 @@ fn shown(live: &Live, dataset: DatasetId) -> Vec<SnapshotRecord> {
 
 /// What came before a snapshot of a dataset and has this GUID: one of its snapshots, its origin, or what is left of one.
 fn source(pool: &Pool, dataset: DatasetId, guid: u64, to: &SnapshotRecord) -> Result<Option<Source>> {
-    let origin = pool.origin(dataset).filter(|one| one.guid == guid);
-    let taken = pool.snapshots(dataset).into_iter().find(|one| one.guid == guid && one.high < to.high);
-    if let Some(found) = taken.or(origin) {
-        return Ok(Some(Source::Snapshot(found)));
+    if let Some(found) = still_there(pool, dataset, guid, to) {
+        return Ok(Some(found));
     }
     let mut of = Some(dataset);
     while let Some(dataset) = of {
@@ -226,6 +224,13 @@ fn source(pool: &Pool, dataset: DatasetId, guid: u64, to: &SnapshotRecord) -> Re
         of = pool.origin(dataset).map(|origin| origin.dataset);
     }
     Ok(None)
+}
+
+/// The snapshot of this GUID that came before another one of the dataset: of the dataset, or its origin.
+fn still_there(pool: &Pool, dataset: DatasetId, guid: u64, to: &SnapshotRecord) -> Option<Source> {
+    let origin = pool.origin(dataset).filter(|one| one.guid == guid);
+    let taken = pool.snapshots(dataset).into_iter().find(|one| one.guid == guid && one.high < to.high);
+    taken.or(origin).map(Source::Snapshot)
 }
 
 /// What is left of the snapshot that an increment builds upon, or that itself while it is there: its tree tells more.
@@ -239,7 +244,7 @@ fn marked(live: &Live, dataset: &Dataset, to: &SnapshotRecord, from: &str) -> Re
     if mark.guid == to.guid {
         return Err(not_earlier(from));
     }
-    match source(pool, dataset.id(), mark.guid, to)? {
+    match still_there(pool, dataset.id(), mark.guid, to) {
         Some(found) => Ok(found),
         None => Source::of_bookmark(pool, (of, mark), to),
     }
