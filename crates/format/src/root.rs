@@ -85,7 +85,7 @@ layout! {
         next_device: u16 = 184,
         /// The number that the next new group gets.
         next_group: u16 = 186,
-        /// From this commit on datasets tell by ids what they had before; 0 when a build wrote it that does not see to it.
+        /// From this commit on ids tell of datasets what they had before; 0 if a build wrote it that does not care.
         traced: CommitId = 192,
         /// XXH3-64 of the whole record with this field as zero.
         sum: u64 = 248,

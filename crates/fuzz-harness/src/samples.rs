@@ -137,6 +137,7 @@ pub fn roots() -> Vec<Vec<u8>> {
         features: Features::default(),
         next_device: rule.layout.columns() as u16,
         next_group: 1,
+        traced: CommitId::new(1),
         tables: ptr(4),
         groups: vec![RootGroup { index: GroupIndex::new(0), rule, ashift: 12, slot_size: 1 << 20 }],
         devices: (0..rule.layout.columns() as u16)

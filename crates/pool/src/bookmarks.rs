@@ -81,8 +81,8 @@ impl Pool {
         found.cloned().ok_or_else(|| PoolError::NotFound(format!("bookmark {name}")))
     }
 
-    /// Whether a snapshot came, by changes alone, of the one that a bookmark of dataset `of` is left of: the bookmark is
-    /// of the snapshot's dataset, or of one that this is a clone of, and older. False too when one of the two is gone.
+    /// Whether a snapshot came, by changes alone, of the one that a bookmark of dataset `of` is left of: it is older,
+    /// and of the snapshot's dataset or of one that this is a clone of. False too when one of the two is gone.
     pub fn came_of(&self, of: DatasetId, mark: &BookmarkRecord, to: &SnapshotRecord) -> bool {
         let snapshots = self.snapshots.lock();
         let is_there = snapshots.bookmarks.get(&(of, mark.name.clone())) == Some(mark)

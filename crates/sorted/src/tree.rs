@@ -16,9 +16,9 @@
 //! - Separators: those of [`larder_format::node`]. A child is checked against its parent's separators and
 //!   level each time it is loaded; one that does not belong there is a [`Corrupt`], never a wrong answer
 //!   and never an endless descent.
-//! - A clean node's keys reach from and to where they did when it was written, by the separators of those above it. So
-//!   who has a clean node has all that the older tree had there: [`Since`] stands on that. Where a child goes, the nodes
-//!   before it get its keys, and become dirty; keys in front of a node's first separator are nobody's.
+//! - A clean node is bounded by the same separators as when it was written: it has all that an older tree that had it
+//!   has between them, and [`Since`] stands on that. Where a child goes, the nodes before it get its range of keys, and
+//!   become dirty; keys in front of a node's first separator are nobody's.
 //! - Leaves are all at level 0. Only the root may be an empty leaf. A dirty inner root has two children.
 //! - A node is split when it passes [`NODE_MAX`], and merged with a neighbour when it falls under a third
 //!   and the two fit in three quarters (so that the next few insertions do not split it again). Where an

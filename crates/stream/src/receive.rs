@@ -746,7 +746,7 @@ impl Plan {
             let dropped = dropped.transpose()?.flatten();
             match new {
                 New::None => drop(tree.remove(&key)?),
-                // What is told whole may be as it was.
+                // An entry that is told may be as it was.
                 New::Value(value) if old.as_deref() == Some(&value) => {}
                 New::Extent(extent, Came::Stays) if dropped.is_some_and(|old| old.is_same(&extent)) => {
                     continue;

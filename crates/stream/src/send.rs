@@ -416,7 +416,7 @@ impl<'a> Send<'a> {
         let is_old = id <= self.from.high();
         let is_in_base = match self.from {
             Base::Snapshot(from) => is_old && found(from)?.is_some(),
-            // What is there now may have been there.
+            // The later one may still have it where it was.
             Base::Bookmark(mark) if is_old => {
                 found(self.to)?.is_some_and(|extent| extent.was_here(mark.high, mark.commit))
             }

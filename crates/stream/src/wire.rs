@@ -138,7 +138,7 @@ impl Item {
         key > last || clears && key == last && !matches!(self, Self::Keep(_))
     }
 
-    /// What is to be known of it for the next one: its key, and whether that one may have the same.
+    /// Its key, and whether the next one may have the same.
     pub fn as_before(&self) -> (Key, bool) {
         (self.key(), matches!(self, Self::Clear(_)))
     }

@@ -1,4 +1,4 @@
-//! What a tree has that an older one, of which only the last id is known, may not have had.
+//! Parts of a tree that an older one, of which only the last id is known, may not have had.
 //!
 //! A node whose id is not above that one was there as it is, and the keys that it has now are those that it had then
 //! (see the invariants of [`super::Tree`]): what the older tree had there is what is there now. So it is passed over
@@ -33,7 +33,7 @@ pub struct Since {
 }
 
 impl Since {
-    /// Of the tree with this committed root, none being a tree of nothing, since an older one that had ids up to `high`.
+    /// Of the tree with this committed root, none being one of nothing, since an older one that had ids up to `high`.
     pub fn new(root: Option<BlockPtr>, high: BlockId) -> Self {
         Self { course: Course::new(root), high, told_to: Some(Key::MIN), is_clearing: false }
     }
@@ -86,7 +86,7 @@ impl Since {
         }
     }
 
-    /// What comes is told, if it was not so before.
+    /// Entries are told from here on, if they were not before.
     fn clear(&mut self, visit: &mut impl FnMut(Told<'_>)) {
         if !std::mem::replace(&mut self.is_clearing, true) {
             visit(Told::Clear(self.told_to.unwrap_or(Key::MAX)));

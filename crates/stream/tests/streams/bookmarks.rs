@@ -51,7 +51,7 @@ impl Mixed {
                     bed.mount.copy_range((one, from), (other, to), len).unwrap();
                 }
             }
-            // What was written before is found again, where records are sought by content.
+            // Records are found again, where they are sought by content.
             6..=8 => {
                 let known = next(self.contents.len() as u64 + 1) as usize;
                 let bytes = match self.contents.get(known) {

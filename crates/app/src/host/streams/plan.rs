@@ -211,7 +211,7 @@ fn shown(live: &Live, dataset: DatasetId) -> Vec<SnapshotRecord> {
     live.pool.snapshots(dataset).into_iter().filter(|one| !is_momentary(&one.name)).collect()
 }
 
-/// What came before a snapshot of a dataset and has this GUID: one of its snapshots, its origin, or what is left of one.
+/// Source of this GUID, older than a snapshot of a dataset: a snapshot of the dataset, its origin, or a bookmark.
 fn source(pool: &Pool, dataset: DatasetId, guid: u64, to: &SnapshotRecord) -> Result<Option<Source>> {
     if let Some(found) = still_there(pool, dataset, guid, to) {
         return Ok(Some(found));
@@ -233,7 +233,7 @@ fn still_there(pool: &Pool, dataset: DatasetId, guid: u64, to: &SnapshotRecord) 
     taken.or(origin).map(Source::Snapshot)
 }
 
-/// What is left of the snapshot that an increment builds upon, or that itself while it is there: its tree tells more.
+/// Source that a bookmark is left of: the snapshot while it is there, since its tree tells more, else the bookmark.
 fn marked(live: &Live, dataset: &Dataset, to: &SnapshotRecord, from: &str) -> Result<Source> {
     let missing =
         || ApiError::new(ErrorKind::NotFound, format!("incremental source ({from}) does not exist"));
@@ -250,7 +250,7 @@ fn marked(live: &Live, dataset: &Dataset, to: &SnapshotRecord, from: &str) -> Re
     }
 }
 
-/// What an increment builds upon: a snapshot of the dataset or its origin, or a bookmark.
+/// Source of an increment by its name: a snapshot of the dataset or its origin, or a bookmark.
 fn earlier(live: &Live, dataset: &Dataset, up_to: &[SnapshotRecord], from: &str) -> Result<Source> {
     let missing = || ApiError::no_such_dataset(from);
     let (last, before) = up_to.split_last().ok_or_else(missing)?;
