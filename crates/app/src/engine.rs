@@ -15,6 +15,7 @@ use crate::api::snapshots::{
     RenameSnapshot, Rollback, RolledBack, Snapshot, Space, Spaces, Taken,
 };
 use crate::api::trace::Trace;
+use crate::api::trash::{EmptyTrash, Restored, Trash, TrashList, Undestroy};
 use crate::api::{Done, Items, Result, fs, policy, pool, stream};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -89,6 +90,12 @@ pub trait Engine: Send + Sync {
     fn fs_bookmark(&self, request: Bookmark) -> Result<Done>;
     /// Destroys a bookmark.
     fn fs_destroy_bookmark(&self, request: DestroyBookmark) -> Result<Done>;
+    /// Brings destroyed datasets and snapshots back.
+    fn fs_undestroy(&self, request: Undestroy) -> Result<Restored>;
+    /// The trash.
+    fn fs_trash(&self, request: Trash) -> Result<TrashList>;
+    /// Lets go of what is in the trash.
+    fn fs_empty_trash(&self, request: EmptyTrash) -> Result<TrashList>;
     /// Renames snapshots; all of them or none.
     fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done>;
     /// Space that snapshots hold.
@@ -266,6 +273,9 @@ verbs! {
         => fs::Destroyed, checked;
     Bookmark, fs_bookmark, "/v1/fs/bookmark" changes(name) => Done, checked;
     DestroyBookmark, fs_destroy_bookmark, "/v1/fs/destroy-bookmark" changes(name) => Done, checked;
+    Undestroy, fs_undestroy, "/v1/fs/undestroy" changes(name) => Restored, checked;
+    Trash, fs_trash, "/v1/fs/trash" => TrashList;
+    EmptyTrash, fs_empty_trash, "/v1/fs/empty-trash" changes(name) => TrashList;
     MakeClone, fs_clone, "/v1/fs/clone" changes(name) => fs::Created, checked;
     Promote, fs_promote, "/v1/fs/promote" changes(name) => Done;
     Rollback, fs_rollback, "/v1/fs/rollback" changes(name) => RolledBack, checked;

@@ -41,6 +41,11 @@ impl Pool {
     pub fn full_name(&self, id: DatasetId) -> String {
         let mut parts = Vec::new();
         let mut at = self.dataset(id);
+        if at.is_none()
+            && let Some(name) = self.trashed_name(id)
+        {
+            return format!("{name} (in the trash)");
+        }
         while let Some(dataset) = at {
             parts.push(dataset.last_name());
             let parent = dataset.parent();
@@ -267,7 +272,12 @@ impl Pool {
     }
 
     /// Opens the account of a dataset that is being made.
-    fn open_account(&self, parent: &Dataset, id: DatasetId, local: &BTreeMap<String, String>) -> Result<()> {
+    pub(crate) fn open_account(
+        &self,
+        parent: &Dataset,
+        id: DatasetId,
+        local: &BTreeMap<String, String>,
+    ) -> Result<()> {
         let record_size =
             settings_from(parent.settings(), local).record_size.min(self.shared.store.max_record());
         self.shared.accounts.open(id, Some(parent.id()), record_size);

@@ -11,8 +11,10 @@ use crate::pool::Pool;
 use crate::receiving::{Received, Receiving};
 use crate::shared::Shared;
 use crate::snapshots::{Left, Snapshots};
+use crate::trashed::TrashedDatasets;
 use larder_format::checksum::ChecksumKind;
 use larder_format::tables::{ReceivingRecord, SnapshotRecord};
+use larder_format::trash::TrashKey;
 use larder_format::{Corrupt, DatasetId, Reason, Timestamp};
 use larder_sorted::tree::Tree;
 use larder_store::codec::Codec;
@@ -52,6 +54,7 @@ impl Pool {
             snapshots,
             attached,
             bookmarks,
+            trash,
             remains,
             receiving,
             freeing,
@@ -79,6 +82,12 @@ impl Pool {
         for (dataset, high, number, entry) in attached {
             snapshots.adopt((dataset, high), number, entry);
         }
+        // One of nothing says nothing.
+        let is_there = |key: &TrashKey| match key {
+            TrashKey::Snapshot(high) => snapshots.hidden_of(*high).is_some(),
+            TrashKey::Dataset(id) => *id != ROOT_DATASET && datasets.contains_key(id),
+        };
+        let trash: BTreeMap<_, _> = trash.into_iter().filter(|(key, _)| is_there(key)).collect();
         for (dataset, record) in bookmarks {
             // One of no dataset says nothing.
             if datasets.contains_key(&dataset) {
@@ -91,6 +100,16 @@ impl Pool {
                 state.remains_below = state.remains_below.max(record.high);
             }
         }
+        let mut trashed = TrashedDatasets::new();
+        for (key, entry) in &trash {
+            if let TrashKey::Dataset(id) = key
+                && let Some(dataset) = datasets.remove(id)
+            {
+                trashed.insert(*id, (dataset, entry.name.clone()));
+            }
+        }
+        check_parents(&datasets)?;
+        snapshots.trash = trash;
         snapshots.remains = remains.into_iter().map(|record| (record.high, Left::open(record))).collect();
         let pool = Arc::new(Pool {
             began: shared.store.world.clock.monotonic(),
@@ -106,6 +125,8 @@ impl Pool {
             tables: Mutex::new(tables),
             datasets: RwLock::new(datasets),
             destroyed: Mutex::new(destroyed),
+            trashed: Mutex::new(trashed),
+            trash: Default::default(),
             properties: RwLock::new(own),
             front: RwLock::new(None),
             sealing: Default::default(),

@@ -57,6 +57,8 @@ mod snapshots;
 mod suspend;
 #[cfg(test)]
 mod tests;
+mod trash;
+mod trashed;
 
 pub use accounts::{Limits, Share};
 pub use admin::PropertySource;
@@ -87,3 +89,4 @@ pub use receive::{Incoming, ReceiveAs};
 pub use resting::Resting;
 pub use snapshot::{NewSnapshots, SnapshotView};
 pub use snapshots::is_momentary;
+pub use trash::Trashed;

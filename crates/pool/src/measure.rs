@@ -70,7 +70,11 @@ impl Pool {
         self.held_by(dataset, &all.iter().map(|one| (one.high, one.root)).collect())
     }
 
-    fn held_by(&self, dataset: DatasetId, of: &BTreeMap<BlockId, Option<BlockPtr>>) -> Result<u64> {
+    pub(crate) fn held_by(
+        &self,
+        dataset: DatasetId,
+        of: &BTreeMap<BlockId, Option<BlockPtr>>,
+    ) -> Result<u64> {
         let going: Vec<_> = {
             let snapshots = self.snapshots.lock();
             let mut floor = BlockId::new(0);
@@ -84,7 +88,7 @@ impl Pool {
             });
             with_floor.collect()
         };
-        let head = self.dataset(dataset);
+        let head = self.alive(dataset);
         let of = |(high, root, floor)| {
             self.alone_bytes(floor, || (root, self.after(dataset, head.as_deref(), high)))
         };
@@ -109,7 +113,7 @@ impl Pool {
             }
             (record.high, record.root, floor)
         };
-        let head = self.dataset(dataset);
+        let head = self.alive(dataset);
         self.alone_bytes(floor, || (root, self.after(dataset, head.as_deref(), high)))
     }
 

@@ -171,8 +171,8 @@ impl Pool {
     }
 
     /// The dataset, destroyed or not, while it has a tree.
-    fn tree_of(&self, dataset: DatasetId) -> Option<Arc<Dataset>> {
-        self.dataset(dataset).or_else(|| self.destroyed.lock().get(&dataset).map(Arc::clone))
+    pub(crate) fn tree_of(&self, dataset: DatasetId) -> Option<Arc<Dataset>> {
+        self.alive(dataset).or_else(|| self.destroyed.lock().get(&dataset).map(Arc::clone))
     }
 
     /// The root of what came after the tree with this high id in its dataset.

@@ -9,6 +9,7 @@ use crate::pool::Pool;
 use crate::shared::Shared;
 use crate::snapshots::{Snapshot, Wanted, is_momentary, is_visible};
 use larder_format::tables::{DatasetRecord, SnapshotRecord, Table};
+use larder_format::trash::TrashKey;
 use larder_format::{BlockId, CommitId, DatasetId};
 use larder_sorted::tree::Tree;
 use larder_store::{PoolError, Result, TableNodes};
@@ -47,22 +48,22 @@ impl Look for SnapshotView {
 pub type NewSnapshots = (Vec<(DatasetId, String)>, BTreeMap<String, String>);
 
 /// A snapshot that cannot be destroyed now.
-struct KeptSnapshot {
-    dataset: DatasetId,
+pub(crate) struct KeptSnapshot {
+    pub(crate) dataset: DatasetId,
     name: String,
     /// A hold that keeps it; without one, somebody looks into it.
     by: Option<String>,
 }
 
 impl KeptSnapshot {
-    fn of(Snapshot { record, attached, viewed }: &Snapshot) -> Option<Self> {
+    pub(crate) fn of(Snapshot { record, attached, viewed }: &Snapshot) -> Option<Self> {
         let by = attached.holds.keys().next().cloned();
         let is_kept = by.is_some() || Arc::strong_count(viewed) > 1;
         is_kept.then(|| Self { dataset: record.dataset, name: record.name.clone(), by })
     }
 
     /// The refusal, with the full name of the dataset.
-    fn refusal(&self, dataset: &str) -> PoolError {
+    pub(crate) fn refusal(&self, dataset: &str) -> PoolError {
         let name = format!("{dataset}@{}", self.name);
         PoolError::Busy(match &self.by {
             Some(tag) => format!("snapshot {name} is held by {tag}"),
@@ -229,7 +230,7 @@ impl Pool {
     fn destroy_taken(&self, taken: Vec<Snapshot>) -> Result<()> {
         let state_of = |snapshot: &Snapshot| {
             let dataset = snapshot.record.dataset;
-            self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))
+            self.alive(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))
         };
         let destroyed = taken.iter().enumerate().try_for_each(|(at, snapshot)| {
             let destroyed =
@@ -243,7 +244,7 @@ impl Pool {
             return Err(error);
         }
         let datasets: BTreeSet<_> = taken.iter().map(|snapshot| snapshot.record.dataset).collect();
-        for head in datasets.into_iter().filter_map(|dataset| self.dataset(dataset)) {
+        for head in datasets.into_iter().filter_map(|dataset| self.alive(dataset)) {
             self.lower_protection(&mut head.state.write());
         }
         Ok(())
@@ -295,6 +296,9 @@ impl Pool {
         self.leave_remains(state, high, floor, root)?;
         let mut changes = snapshot.attached.changes(&snapshot.record, false);
         changes.push((Table::snapshot_key(dataset, high), None));
+        if self.snapshots.lock().trash.contains_key(&TrashKey::Snapshot(high)) {
+            changes.push((TrashKey::Snapshot(high).key(), None));
+        }
         self.change_tables(&changes).inspect_err(|_| self.forget_remains(high))?;
         Ok(())
     }
@@ -314,6 +318,8 @@ impl Pool {
     fn undestroy_one(&self, Snapshot { record, attached, .. }: &Snapshot) {
         let mut changes = attached.changes(record, true);
         changes.push((Table::snapshot_key(record.dataset, record.high), Some(record.encode())));
+        let key = TrashKey::Snapshot(record.high);
+        changes.extend(self.snapshots.lock().trash.get(&key).map(|entry| (key.key(), Some(entry.encode()))));
         self.forget_remains(record.high);
         if self.change_tables(&changes).is_err() {
             let why = "snapshots were destroyed halfway; the last commit is intact";
@@ -418,7 +424,8 @@ impl Pool {
                 let record = snapshots.named(dataset, name)?.record.clone();
                 let now = snapshots.origin_key(dataset);
                 let is_unneeded = |one: &SnapshotRecord| {
-                    (one.hidden && !snapshots.is_cloned(one)) || is_momentary(&one.name)
+                    let is_kept = snapshots.is_cloned(one) || snapshots.is_trash(one);
+                    (one.hidden && !is_kept) || is_momentary(&one.name)
                 };
                 let mut newer = snapshots.after(dataset, record.high);
                 if newer.any(is_unneeded) || (record.high, now) != (to.high, origin) {
@@ -444,7 +451,11 @@ impl Pool {
             if (marked || !newer.is_empty()) && !drops_newer {
                 return Err(PoolError::Busy(format!("there are newer snapshots or bookmarks than {name}")));
             }
-            let newer = self.take_out(&newer)?.map_err(|kept| kept.refusal(&full_name))?;
+            let mut newer = self.take_out(&newer)?.map_err(|kept| kept.refusal(&full_name))?;
+            if let Err(error) = self.take_trash_out(dataset, record.high, &mut newer) {
+                self.put_back(newer);
+                return Err(error);
+            }
             if let Err(error) = self.go_back(&mut state, &record, inherited, &newer) {
                 self.put_back(newer);
                 return Err(error);
@@ -453,6 +464,21 @@ impl Pool {
             break;
         }
         self.commit().map(drop)
+    }
+
+    /// Takes newer snapshots that are in the trash out of the list too.
+    fn take_trash_out(&self, dataset: DatasetId, high: BlockId, taken: &mut Vec<Snapshot>) -> Result<()> {
+        let mut snapshots = self.snapshots.lock();
+        let newer: Vec<_> = {
+            let newer = snapshots.after(dataset, high).filter(|one| snapshots.is_trash(one));
+            newer.map(|one| (dataset, one.high)).collect()
+        };
+        let is_viewed = |key| snapshots.taken.get(key).is_some_and(|one| Arc::strong_count(&one.viewed) > 1);
+        if newer.iter().any(is_viewed) {
+            return Err(PoolError::Busy("a snapshot that was destroyed is in use".into()));
+        }
+        taken.extend(newer.into_iter().filter_map(|key| snapshots.take(key)));
+        Ok(())
     }
 
     /// A head was rolled back in this operation, or with the gate closed.
@@ -484,7 +510,10 @@ impl Pool {
                 self.forget_remains(high);
             })?;
         }
-        self.snapshots.lock().drop_bookmarks(to.dataset, &marks);
+        let mut snapshots = self.snapshots.lock();
+        snapshots.drop_bookmarks(to.dataset, &marks);
+        newer.iter().for_each(|one| drop(snapshots.trash.remove(&TrashKey::Snapshot(one.record.high))));
+        drop(snapshots);
         self.lower_protection(state);
         self.become_snapshot(state, to, inherited);
         Ok(())

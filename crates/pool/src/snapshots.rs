@@ -16,7 +16,7 @@
 //! A clone is a dataset that begins with the root of a snapshot, its *origin*, and is protected below its high id: so a
 //! clone's lineage is the origin, the clone's snapshots, its head. The origin stays as long as there are clones of it:
 //! what it reaches is its dataset's, as before, and no clone frees it. Destroyed, it is *hidden*: it has no name any
-//! more, and goes with the last clone. See [`crate::clones`].
+//! more, and goes with the last clone. See [`crate::clones`]. So it is while it is in the trash: [`crate::trash`].
 //!
 //! # Crashes
 //! Record and `protected_below` are in one commit: there is a snapshot that is protected, or neither.
@@ -24,6 +24,7 @@
 use crate::attached::{Attached, Entry};
 use larder_format::bookmark::BookmarkRecord;
 use larder_format::tables::{RemainsRecord, SnapshotRecord};
+use larder_format::trash::{TrashKey, TrashRecord};
 use larder_format::{BlockId, CommitId, DatasetId};
 use larder_store::{PoolError, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -71,6 +72,8 @@ pub(crate) struct Snapshots {
     origins: BTreeMap<DatasetId, (DatasetId, BlockId)>,
     /// Clones, by their origins.
     clones: BTreeMap<(DatasetId, BlockId), BTreeSet<DatasetId>>,
+    /// Entries of the trash: of snapshots, which are hidden, and of datasets.
+    pub(crate) trash: BTreeMap<TrashKey, TrashRecord>,
     /// Bookmarks, by their names.
     pub(crate) bookmarks: BTreeMap<(DatasetId, String), BookmarkRecord>,
     /// Trees without a name, of which what nothing else has is being freed, by their high ids.
@@ -201,12 +204,24 @@ impl Snapshots {
         }
     }
 
-    /// A hidden one whose last clone is gone, and that nobody looks into.
+    /// The hidden one of this high id.
+    pub(crate) fn hidden_of(&self, high: BlockId) -> Option<&SnapshotRecord> {
+        let key = self.hidden.iter().find(|key| key.1 == high)?;
+        self.taken.get(key).map(|snapshot| &snapshot.record)
+    }
+
+    /// Whether a hidden one is in the trash.
+    pub(crate) fn is_trash(&self, record: &SnapshotRecord) -> bool {
+        record.hidden && self.trash.contains_key(&TrashKey::Snapshot(record.high))
+    }
+
+    /// A hidden one that neither a clone nor the trash needs, and that nobody looks into.
     pub(crate) fn unneeded(&self) -> Option<(DatasetId, BlockId)> {
         let is_unused = |key: &(DatasetId, BlockId)| {
             self.taken.get(key).is_some_and(|one| Arc::strong_count(&one.viewed) == 1)
         };
-        let mut unneeded = self.hidden.iter().filter(|key| !self.clones.contains_key(key));
+        let is_trash = |key: &(DatasetId, BlockId)| self.trash.contains_key(&TrashKey::Snapshot(key.1));
+        let mut unneeded = self.hidden.iter().filter(|key| !self.clones.contains_key(key) && !is_trash(key));
         unneeded.find(|key| is_unused(key)).copied()
     }
 

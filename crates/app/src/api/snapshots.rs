@@ -40,6 +40,8 @@ pub struct DestroySnapshots {
     pub deferred: bool,
     /// Destroy their clones before them, with all below these.
     pub clones: bool,
+    /// For good: not into the trash.
+    pub now: bool,
 }
 
 /// Places a hold on snapshots, which keeps them from being destroyed: on all of them, or on none.
@@ -187,6 +189,8 @@ pub struct Space {
 /// Space that the snapshots of a dataset hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spaces {
+    /// Bytes of those that are in the trash, all together.
+    pub trash: u64,
     /// Oldest first.
     pub snapshots: Vec<SnapshotSpace>,
 }

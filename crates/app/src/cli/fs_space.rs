@@ -53,16 +53,19 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         Column::right("USED", 5),
         Column::right("WITHOLDER", 9),
     ]);
-    for one in found.snapshots {
+    for one in &found.snapshots {
         let size = |bytes: u64| if args.form.exact { bytes.to_string() } else { format_size(bytes) };
         let created = match args.form.exact {
             true => one.created.to_string(),
             false => render::date_to_minute(one.created),
         };
         let held = if one.held { "yes" } else { "no" };
-        table.row(vec![one.name, created, held.to_owned(), size(one.used), size(one.with_older)]);
+        table.row(vec![one.name.clone(), created, held.to_owned(), size(one.used), size(one.with_older)]);
     }
     out::print(&table.render(args.form.scripted));
+    if found.trash > 0 && !args.form.scripted {
+        out::print(&format!("in the trash: {}, which counts as available\n", format_size(found.trash)));
+    }
     Ok(0)
 }
 
@@ -104,8 +107,10 @@ mod tests {
             used: 0,
             with_older,
         };
-        let found =
-            Spaces { snapshots: vec![one("x", false, 10), one("y", false, 500), one("z", true, 900)] };
+        let found = Spaces {
+            trash: 0,
+            snapshots: vec![one("x", false, 10), one("y", false, 500), one("z", true, 900)],
+        };
         let told = |wanted| command(&session, "tank/a", &found, wanted).map_err(|error| error.message);
         assert_eq!(told(10), Ok("larder fs destroy tank/a@%x".to_owned()));
         assert_eq!(told(11), Ok("larder fs destroy tank/a@%y".to_owned()));

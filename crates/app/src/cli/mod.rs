@@ -25,6 +25,7 @@ mod fs_rollback;
 mod fs_send;
 mod fs_snapshot;
 mod fs_space;
+mod fs_trash;
 mod items;
 mod out;
 mod personalities;
@@ -382,6 +383,12 @@ mod tests {
             "zfs send -nvP -t 1-abc-10-def",
             "zfs receive -u -o compression=zstd -x atime -s -F tank/a",
             "zfs recv -A tank/a",
+            "larder fs undestroy -r tank/a tank/b",
+            "larder fs undestroy -l",
+            "larder fs undestroy tank/a@x @y",
+            "larder fs trash -Hp tank",
+            "larder fs trash --empty --yes tank/a@x",
+            "larder fs destroy --now tank/a@x",
             "zfs mount tank@a /mnt",
             "zfs unmount tank@a",
             "zfs umount -f /mnt",

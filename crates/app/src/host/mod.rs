@@ -51,6 +51,7 @@ use crate::api::snapshots::{
     RenameSnapshot, Rollback, RolledBack, Snapshot, Space, Spaces, Taken,
 };
 use crate::api::trace::Trace;
+use crate::api::trash::{EmptyTrash, Restored, Trash, TrashList, Undestroy};
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, policy, pool, stream};
 use crate::engine::Engine;
 use devices::Remembered;
@@ -295,6 +296,15 @@ impl Engine for Host {
     }
     fn fs_destroy_bookmark(&self, request: DestroyBookmark) -> Result<Done> {
         datasets::destroy_bookmark(self, &request)
+    }
+    fn fs_undestroy(&self, request: Undestroy) -> Result<Restored> {
+        datasets::undestroy(self, &request)
+    }
+    fn fs_trash(&self, request: Trash) -> Result<TrashList> {
+        datasets::trash(self, &request)
+    }
+    fn fs_empty_trash(&self, request: EmptyTrash) -> Result<TrashList> {
+        datasets::empty_trash(self, &request)
     }
     fn fs_hold(&self, request: Hold) -> Result<Done> {
         datasets::hold(self, &request)

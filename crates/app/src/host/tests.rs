@@ -3,7 +3,7 @@
 use super::*;
 use crate::api::pool::{Create, Group, Word};
 use crate::api::snapshots::Newer;
-use crate::api::{ItemKind, PropertyValue};
+use crate::api::{ItemKind, Properties, PropertyValue};
 use larder_device::{Clock, Device, FaultDevice, OpenMode};
 use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat};
 use larder_format::{HostId, Incarnation};
@@ -94,8 +94,14 @@ fn ended<T>(thread: ScopedJoinHandle<'_, T>) -> T {
 fn what_is_renamed_away_is_not_destroyed_with_where_it_was() {
     let bed = Bed::new();
     let live = bed.tank(&["tank/a", "tank/a/x", "tank/a/y"]);
-    let request =
-        fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false, measure: false, clones: false };
+    let request = fs::Destroy {
+        name: "tank/a".into(),
+        recursive: true,
+        dry_run: false,
+        measure: false,
+        clones: false,
+        now: true,
+    };
     let destroyed = scope(|scope| {
         let mounts = live.mounts.lock();
         let destroy = scope.spawn(|| bed.host.fs_destroy(request));
@@ -557,6 +563,7 @@ fn gone(name: &str, recursive: bool) -> DestroySnapshots {
         measure: true,
         deferred: false,
         clones: false,
+        now: true,
     }
 }
 
@@ -678,8 +685,14 @@ fn no_snapshot_is_destroyed_while_one_of_them_is_in_use() {
     let error = bed.host.fs_destroy_snapshots(gone("tank@2%", true)).unwrap_err();
     assert_eq!(error.message, "cannot destroy snapshot tank/a/x@3: dataset is busy");
     assert_eq!(error.kind, ErrorKind::Busy);
-    let request =
-        fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false, measure: false, clones: false };
+    let request = fs::Destroy {
+        name: "tank/a".into(),
+        recursive: true,
+        dry_run: false,
+        measure: false,
+        clones: false,
+        now: true,
+    };
     let error = bed.host.fs_destroy(request.clone()).unwrap_err();
     assert!(error.message.ends_with("cannot destroy snapshot tank/a/x@3: dataset is busy"), "{error}");
     assert_eq!(bed.listed(&[], None, &["guid"]).len(), 12);
@@ -759,6 +772,67 @@ fn bookmarks_are_shown_among_the_snapshots_they_were_made_of_and_outlive_them() 
 }
 
 #[test]
+fn what_was_destroyed_is_brought_back_with_all_that_was_below_and_may_get_another_name() {
+    let bed = Bed::new();
+    let live = bed.tank_with_snapshots();
+    let trash = |name: Option<&str>| {
+        let list = bed.host.fs_trash(Trash { name: name.map(str::to_owned) }).unwrap();
+        list.items.into_iter().map(|one| one.name).collect::<Vec<_>>()
+    };
+    let back = |name: &str, to: Option<&str>, recursive| {
+        let to = to.map(str::to_owned);
+        bed.host.fs_undestroy(Undestroy { name: name.into(), to, recursive }.checked()?)
+    };
+    bed.host.fs_set(set(&["tank/a"], &[("org.example:note", "kept"), ("quota", "16777216")])).unwrap();
+    let guids = bed.listed(&["tank/a"], None, &["guid"]);
+    let request = fs::Destroy {
+        name: "tank/a".into(),
+        recursive: true,
+        dry_run: true,
+        measure: false,
+        clones: false,
+        now: false,
+    };
+    let told = bed.host.fs_destroy(request.clone()).unwrap();
+    assert!(told.until.is_some() && trash(None).is_empty());
+    let request = fs::Destroy { dry_run: false, ..request };
+    assert_eq!(bed.host.fs_destroy(request.clone()).unwrap().destroyed, told.destroyed);
+    assert_eq!(names(&live), ["tank"]);
+    assert_eq!(trash(Some("tank")), ["tank/a/x", "tank/a"]);
+    // The name is free, and stays that of who has it.
+    let (parents, properties) = (false, Properties::new());
+    bed.host.fs_create(fs::Create { name: "tank/a".into(), parents, properties, dry_run: false }).unwrap();
+    let error = back("tank/a", None, true).unwrap_err();
+    assert_eq!(error.message, "cannot bring 'tank/a' back: there is another tank/a by now");
+    assert_eq!(back("tank/a", Some("tank/old"), true).unwrap().restored, ["tank/old", "tank/old/x"]);
+    let renamed: Vec<_> = guids.iter().map(|line| line.replace("tank/a", "tank/old")).collect();
+    assert_eq!(bed.listed(&["tank/old"], None, &["guid"]), renamed);
+    let old = live.pool.dataset_by_name("tank/old").unwrap();
+    assert_eq!(old.local_properties()["org.example:note"], "kept");
+    assert!(trash(None).is_empty());
+
+    // Snapshots.
+    let keep = |name: &str| DestroySnapshots { now: false, ..gone(name, false) };
+    bed.host.fs_destroy_snapshots(keep("tank/old@2,3")).unwrap();
+    assert_eq!(trash(Some("tank/old")), ["tank/old@2", "tank/old@3"]);
+    assert_eq!(bed.listed(&["tank/old"], Some(1), &["name"]).len(), 2);
+    bed.host.fs_snapshot(snapshots(&["tank/old@2"], false)).unwrap();
+    assert_eq!(back("tank/old@2", None, false).unwrap_err().kind, ErrorKind::Exists);
+    assert_eq!(back("tank/old@2", Some("@two"), false).unwrap().restored, ["tank/old@two"]);
+    assert_eq!(back("tank/old@2", None, false).unwrap_err().kind, ErrorKind::NotFound);
+    let order = ["tank/old@1", "tank/old@two", "tank/old@4", "tank/old@2"];
+    assert_eq!(bed.listed(&["tank/old"], Some(1), &["mounted"]), order);
+    bed.host.fs_empty_trash(EmptyTrash { name: "tank/old@3".into() }).unwrap();
+    assert!(trash(None).is_empty());
+
+    // Without a trash, as before.
+    let properties = Properties::from([("trash".to_owned(), "0".to_owned())]);
+    bed.host.pool_set(pool::Set { name: "tank".into(), properties }).unwrap();
+    let told = bed.host.fs_destroy(fs::Destroy { name: "tank/old".into(), ..request }).unwrap();
+    assert!(told.until.is_none() && trash(None).is_empty());
+}
+
+#[test]
 fn held_snapshots_stay_until_they_are_released() {
     let bed = Bed::new();
     bed.tank_with_snapshots();
@@ -791,8 +865,14 @@ fn held_snapshots_stay_until_they_are_released() {
         error.hint.as_deref().is_some_and(|hint| hint.contains("larder fs release 'also' tank/a@1")),
         "{error:?}"
     );
-    let request =
-        fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false, measure: false, clones: false };
+    let request = fs::Destroy {
+        name: "tank/a".into(),
+        recursive: true,
+        dry_run: false,
+        measure: false,
+        clones: false,
+        now: true,
+    };
     assert_eq!(bed.host.fs_destroy(request).unwrap_err().kind, ErrorKind::Busy);
     let back = Rollback { name: "tank/a@1".into(), newer: Newer::Drop };
     let error = bed.host.fs_rollback(back).unwrap_err();

@@ -28,5 +28,6 @@ pub fn space(host: &Host, request: &Space) -> Result<Spaces> {
         with_older += more;
         snapshots.push(SnapshotSpace { name, created: record.created.secs, held, used, with_older });
     }
-    Ok(Spaces { snapshots })
+    let trash = live.pool.trash_of(dataset.id())?;
+    Ok(Spaces { trash, snapshots })
 }
