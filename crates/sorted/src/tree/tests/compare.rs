@@ -296,7 +296,7 @@ fn brought_up(shelf: &Shelf, old: &Model, root: BlockPtr, high: BlockId, max: us
     let (mut new, mut clears, mut last) = (old.clone(), None, None);
     let mut since = Since::new(Some(root), high);
     shelf.loads.set(0);
-    let mut clear = |new: &mut Model, from: Key, to: Key| new.retain(|key, _| *key < from || *key >= to);
+    let clear = |new: &mut Model, from: Key, to: Key| new.retain(|key, _| *key < from || *key >= to);
     while since
         .step(shelf, max, |told| match told {
             Told::Clear(from) => {
