@@ -62,11 +62,11 @@ pub const RECIPES: &[Recipe] = &[
     recipe("snapshots", "single", 1, snapshots),
     recipe("lineages", "single", 1, lineages),
     recipe("bookmarks", "single", 1, bookmarks),
-<<<<<<< HEAD
     recipe("placed", "single", 1, placed),
-=======
+    exported(bed)
+}
+
     recipe("trash", "single", 1, trash),
->>>>>>> main
     recipe("datasets", "mirror", 2, datasets),
     // Work that an import has to go on with.
     recipe("log", "raidz1", 3, log),
@@ -446,7 +446,6 @@ fn bookmarks(bed: Bed) -> Made {
     exported(bed)
 }
 
-<<<<<<< HEAD
 /// A bookmark whose snapshot is gone, and records of before that came elsewhere since: by reference, and found again.
 fn placed(bed: Bed) -> Made {
     let top = dataset(&bed, "tank/top", &[("dedup", "on"), ("recordsize", "8K")]);
@@ -459,7 +458,9 @@ fn placed(bed: Bed) -> Made {
     file(&bed, top, "found", &text(1, 30_000));
     bed.pool.snapshot(id, "tuesday").unwrap();
     bed.pool.destroy_snapshot(id, "monday").unwrap();
-=======
+    exported(bed)
+}
+
 /// Snapshots and datasets in the trash: one with a clone, one with what was below it, one that has its name again.
 fn trash(bed: Bed) -> Made {
     let until = Timestamp { secs: 4_000_000_000, nanos: 0 };
@@ -486,7 +487,6 @@ fn trash(bed: Bed) -> Made {
     }
     file(&bed, dataset(&bed, "tank/old", &[]), "of new", &text(4, 10_000));
     bed.mount.attach(bed.pool.dataset_by_name("tank/clone").unwrap(), None).unwrap();
->>>>>>> main
     exported(bed)
 }
 
