@@ -63,9 +63,6 @@ pub const RECIPES: &[Recipe] = &[
     recipe("lineages", "single", 1, lineages),
     recipe("bookmarks", "single", 1, bookmarks),
     recipe("placed", "single", 1, placed),
-    exported(bed)
-}
-
     recipe("trash", "single", 1, trash),
     recipe("datasets", "mirror", 2, datasets),
     // Work that an import has to go on with.
