@@ -77,7 +77,7 @@ impl Mixed {
                     bed.mount.unlink(dir, name.as_bytes()).unwrap();
                 }
             }
-            11 => drop(settle(bed)),
+            11 => settle(bed),
             12 => bed.pool.set_property(ROOT_DATASET, "dedup", ["on", "off"][next(2) as usize]).unwrap(),
             _ => self.work.step(bed),
         }
