@@ -24,8 +24,8 @@ use serde::{Serialize, de::DeserializeOwned};
 pub trait Engine: Send + Sync {
     /// Makes a pool, imports it and mounts its top dataset. With `dry_run` only looks and tells.
     fn pool_create(&self, request: pool::Create) -> Result<pool::Created>;
-    /// Destroys an imported pool: exports it and wipes the labels of its devices.
-    fn pool_destroy(&self, request: pool::Destroy) -> Result<Done>;
+    /// Destroys an imported pool: exports it, and its devices are free.
+    fn pool_destroy(&self, request: pool::Destroy) -> Result<pool::PoolDestroyed>;
     /// The state of pools. An unknown name is an error.
     fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses>;
     /// The state of pools with how long requests took.
@@ -243,7 +243,7 @@ macro_rules! verbs {
 
 verbs! {
     pool::Create, pool_create, "/v1/pool/create" makes true => pool::Created, checked;
-    pool::Destroy, pool_destroy, "/v1/pool/destroy" => Done;
+    pool::Destroy, pool_destroy, "/v1/pool/destroy" => pool::PoolDestroyed;
     pool::Status, pool_status, "/v1/pool/status" => pool::Statuses;
     Iostat, pool_iostat, "/v1/pool/iostat" => pool::Statuses;
     Cache, pool_cache, "/v1/pool/cache" => Caches;

@@ -73,8 +73,9 @@ impl Engine for MemoryEngine {
         Ok(pool::Created { name, groups, spares, size, usable, survives, mountpoint, notes })
     }
 
-    fn pool_destroy(&self, request: pool::Destroy) -> Result<Done> {
-        self.pool_export(pool::Export { name: request.name, force: true }).map(|_| Done {})
+    fn pool_destroy(&self, request: pool::Destroy) -> Result<pool::PoolDestroyed> {
+        self.pool_export(pool::Export { name: request.name, force: true })?;
+        Ok(pool::PoolDestroyed { kept: !request.now })
     }
 
     fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses> {

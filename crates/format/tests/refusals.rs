@@ -85,6 +85,7 @@ fn root() -> Root {
         incarnation,
         time: Timestamp::default(),
         exported: false,
+        destroyed: false,
         log_open: true,
         host: HostId::new(1),
         block_lease: BlockId::new(100),

@@ -125,6 +125,7 @@ pub fn roots() -> Vec<Vec<u8>> {
         incarnation: Incarnation::new(8),
         time: TIME,
         exported: segments == 0,
+        destroyed: false,
         log_open: segments > 0,
         host: HostId::new(1),
         block_lease: BlockId::new(1 << 30),

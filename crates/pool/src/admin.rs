@@ -272,12 +272,7 @@ impl Pool {
     }
 
     /// Opens the account of a dataset that is being made.
-    pub(crate) fn open_account(
-        &self,
-        parent: &Dataset,
-        id: DatasetId,
-        local: &BTreeMap<String, String>,
-    ) -> Result<()> {
+    fn open_account(&self, parent: &Dataset, id: DatasetId, local: &BTreeMap<String, String>) -> Result<()> {
         let record_size =
             settings_from(parent.settings(), local).record_size.min(self.shared.store.max_record());
         self.shared.accounts.open(id, Some(parent.id()), record_size);

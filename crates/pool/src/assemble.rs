@@ -20,8 +20,7 @@ use larder_sorted::tree::Tree;
 use larder_store::codec::Codec;
 use larder_store::{Dedup, PoolError, Result, Store};
 use larder_sync::{Mutex, RwLock};
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 /// Parts of a pool.
@@ -82,10 +81,14 @@ impl Pool {
         for (dataset, high, number, entry) in attached {
             snapshots.adopt((dataset, high), number, entry);
         }
-        // One of nothing says nothing.
+        let parents: BTreeSet<_> = datasets.values().map(|dataset| dataset.parent()).collect();
+        // One of nothing says nothing, nor does one of what cannot be without a name.
         let is_there = |key: &TrashKey| match key {
             TrashKey::Snapshot(high) => snapshots.hidden_of(*high).is_some(),
-            TrashKey::Dataset(id) => *id != ROOT_DATASET && datasets.contains_key(id),
+            TrashKey::Dataset(id) => {
+                let dataset = datasets.get(id).filter(|_| !parents.contains(id));
+                dataset.is_some_and(|dataset| *id != ROOT_DATASET && !dataset.is_staging())
+            }
         };
         let trash: BTreeMap<_, _> = trash.into_iter().filter(|(key, _)| is_there(key)).collect();
         for (dataset, record) in bookmarks {
@@ -105,10 +108,14 @@ impl Pool {
             if let TrashKey::Dataset(id) = key
                 && let Some(dataset) = datasets.remove(id)
             {
+                // Its own may go before it.
+                let mut state = dataset.state.write();
+                state.changed |= state.record.parent != ROOT_DATASET;
+                state.record.parent = ROOT_DATASET;
+                drop(state);
                 trashed.insert(*id, (dataset, entry.name.clone()));
             }
         }
-        check_parents(&datasets)?;
         snapshots.trash = trash;
         snapshots.remains = remains.into_iter().map(|record| (record.high, Left::open(record))).collect();
         let pool = Arc::new(Pool {

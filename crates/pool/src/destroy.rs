@@ -25,7 +25,7 @@ use larder_format::node::Key;
 use larder_format::segment::SegmentState;
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
 use larder_format::trash::TrashKey;
-use larder_format::{BlockId, BlockPtr, DatasetId};
+use larder_format::{BlockPtr, DatasetId};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::tree::Tree;
 use larder_store::{DatasetNodes, PoolError, Result, TableNodes};
@@ -49,7 +49,7 @@ impl Pool {
             self.check_destroyable(id)?;
             self.check_no_moment(id)?;
             self.destroy_staging(id)?;
-            self.let_go_of_snapshots(id, BlockId::new(0))?;
+            self.let_go_of_snapshots(id)?;
             while self.destroy_unneeded()? {}
             let heir = self.heir(id);
             if heir.is_some() || dataset.state.read().record.origin.is_some() {
@@ -68,8 +68,14 @@ impl Pool {
 
     /// The clone that takes over the snapshots that a dataset has only for its clones.
     pub(crate) fn heir(&self, id: DatasetId) -> Option<DatasetId> {
-        let snapshots = self.snapshots.lock();
-        snapshots.of(id).rev().find_map(|one| snapshots.clones((id, one.record.high)).next())
+        let clones: Vec<_> = {
+            let snapshots = self.snapshots.lock();
+            let mut newest = snapshots.of(id).rev().filter(|one| snapshots.is_cloned(&one.record));
+            newest.next().map_or_else(Vec::new, |one| snapshots.clones((id, one.record.high)).collect())
+        };
+        // One that has a name, rather than one that is in the trash itself.
+        let named = clones.iter().find(|clone| self.dataset(**clone).is_some());
+        named.or(clones.first()).copied()
     }
 
     pub(crate) fn check_destroyable(&self, id: DatasetId) -> Result<()> {

@@ -79,6 +79,7 @@ pub use larder_store::{
     Watch, Whereabouts, World, cache, codec, member, members, note_panics, parity, segments, space, stripe,
 };
 pub use ledger::Lost;
+pub use measure::HeldFile;
 pub use momentary::Momentary;
 pub use op::Op;
 pub use open::Importable;

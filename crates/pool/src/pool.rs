@@ -291,7 +291,7 @@ impl Pool {
         })
     }
 
-    /// Refuses when AVAIL is less than `bytes`, and nothing that was accepted or deleted, or is in the trash, brings it.
+    /// Refuses when AVAIL is less than `bytes`, and nothing that was accepted or deleted brings it, nor the trash.
     pub(crate) fn find_space(&self, bytes: u64, record_size: u32) -> Result<()> {
         loop {
             if self.shared.store.space(record_size).available >= bytes {
@@ -299,7 +299,7 @@ impl Pool {
             }
             self.shared.store.check_writable()?;
             match self.reclaim_space(bytes, record_size) {
-                Err(PoolError::NoSpace) if self.let_go_oldest()? => {}
+                Err(PoolError::NoSpace) if self.let_go_for(bytes, record_size)? => {}
                 found => return found,
             }
         }

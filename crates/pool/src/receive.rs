@@ -371,8 +371,8 @@ impl Pool {
         self.make_way(&head, &receiving, staging, with)?;
         let (base, above) = (self.origin(staging.id()), self.origin_key(target));
         let base_high = base.as_ref().map_or(high_of(above), |base| base.high);
-        // What comes follows on the base: nothing can be brought back between them.
-        self.let_go_of_snapshots(target, base_high)?;
+        // Nothing in the trash can come back between the base and this one.
+        self.let_go_above(target, base_high)?;
         while self.destroy_unneeded()? {}
         self.commit()?;
         let (root, referenced) = {

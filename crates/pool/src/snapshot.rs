@@ -9,7 +9,6 @@ use crate::pool::Pool;
 use crate::shared::Shared;
 use crate::snapshots::{Snapshot, Wanted, is_momentary, is_visible};
 use larder_format::tables::{DatasetRecord, SnapshotRecord, Table};
-use larder_format::trash::TrashKey;
 use larder_format::{BlockId, CommitId, DatasetId};
 use larder_sorted::tree::Tree;
 use larder_store::{PoolError, Result, TableNodes};
@@ -296,9 +295,6 @@ impl Pool {
         self.leave_remains(state, high, floor, root)?;
         let mut changes = snapshot.attached.changes(&snapshot.record, false);
         changes.push((Table::snapshot_key(dataset, high), None));
-        if self.snapshots.lock().trash.contains_key(&TrashKey::Snapshot(high)) {
-            changes.push((TrashKey::Snapshot(high).key(), None));
-        }
         self.change_tables(&changes).inspect_err(|_| self.forget_remains(high))?;
         Ok(())
     }
@@ -318,8 +314,6 @@ impl Pool {
     fn undestroy_one(&self, Snapshot { record, attached, .. }: &Snapshot) {
         let mut changes = attached.changes(record, true);
         changes.push((Table::snapshot_key(record.dataset, record.high), Some(record.encode())));
-        let key = TrashKey::Snapshot(record.high);
-        changes.extend(self.snapshots.lock().trash.get(&key).map(|entry| (key.key(), Some(entry.encode()))));
         self.forget_remains(record.high);
         if self.change_tables(&changes).is_err() {
             let why = "snapshots were destroyed halfway; the last commit is intact";
@@ -401,7 +395,15 @@ impl Pool {
         loop {
             self.check_no_moment(dataset)?;
             let to = self.snapshot_named(dataset, name)?;
+            let refusal = || PoolError::Busy(format!("there are newer snapshots or bookmarks than {name}"));
+            if !drops_newer && self.has_newer(&to) {
+                return Err(refusal());
+            }
             self.drop_received_beyond(&to)?;
+            if let Some(refusal) = self.clone_above(&to) {
+                return Err(refusal);
+            }
+            self.let_go_above(dataset, to.high)?;
             while self.destroy_unneeded()? {}
             self.commit()?;
             let to = self.snapshot_named(dataset, name)?;
@@ -419,43 +421,25 @@ impl Pool {
                 // Somebody changed it since.
                 continue;
             }
-            let (record, newer, cloned): (_, BTreeSet<_>, _) = {
+            let (record, newer): (_, BTreeSet<_>) = {
                 let snapshots = self.snapshots.lock();
                 let record = snapshots.named(dataset, name)?.record.clone();
                 let now = snapshots.origin_key(dataset);
-                let is_unneeded = |one: &SnapshotRecord| {
-                    let is_kept = snapshots.is_cloned(one) || snapshots.is_trash(one);
-                    (one.hidden && !is_kept) || is_momentary(&one.name)
-                };
-                let mut newer = snapshots.after(dataset, record.high);
-                if newer.any(is_unneeded) || (record.high, now) != (to.high, origin) {
+                let has_gone_on = snapshots
+                    .after(dataset, record.high)
+                    .any(|one| one.hidden || snapshots.is_cloned(one) || is_momentary(&one.name));
+                if has_gone_on || (record.high, now) != (to.high, origin) {
                     continue;
                 }
-                let cloned = snapshots.after(dataset, record.high).find_map(|one| {
-                    let clone = snapshots.clones((dataset, one.high)).next()?;
-                    Some((one.name.clone(), clone))
-                });
                 let newer = snapshots.visible(dataset).filter(|one| one.high > record.high);
                 let newer = newer.map(|one| (dataset, one.name.clone())).collect();
-                (record, newer, cloned)
+                (record, newer)
             };
-            // It goes back on its line, and the clone would begin beside it.
-            if let Some((newer, clone)) = cloned {
-                drop(state);
-                let clone = self.full_name(clone);
-                return Err(PoolError::Busy(format!(
-                    "snapshot {full_name}@{newer} is the origin of {clone}"
-                )));
-            }
             let marked = !self.snapshots.lock().bookmarks_after(dataset, record.high).is_empty();
             if (marked || !newer.is_empty()) && !drops_newer {
-                return Err(PoolError::Busy(format!("there are newer snapshots or bookmarks than {name}")));
+                return Err(refusal());
             }
-            let mut newer = self.take_out(&newer)?.map_err(|kept| kept.refusal(&full_name))?;
-            if let Err(error) = self.take_trash_out(dataset, record.high, &mut newer) {
-                self.put_back(newer);
-                return Err(error);
-            }
+            let newer = self.take_out(&newer)?.map_err(|kept| kept.refusal(&full_name))?;
             if let Err(error) = self.go_back(&mut state, &record, inherited, &newer) {
                 self.put_back(newer);
                 return Err(error);
@@ -466,19 +450,28 @@ impl Pool {
         self.commit().map(drop)
     }
 
-    /// Takes newer snapshots that are in the trash out of the list too.
-    fn take_trash_out(&self, dataset: DatasetId, high: BlockId, taken: &mut Vec<Snapshot>) -> Result<()> {
-        let mut snapshots = self.snapshots.lock();
-        let newer: Vec<_> = {
-            let newer = snapshots.after(dataset, high).filter(|one| snapshots.is_trash(one));
-            newer.map(|one| (dataset, one.high)).collect()
+    /// The refusal to go back to a snapshot on its line, if a clone with a name began at a newer one: it would begin
+    /// beside that.
+    fn clone_above(&self, to: &SnapshotRecord) -> Option<PoolError> {
+        let clones: Vec<_> = {
+            let snapshots = self.snapshots.lock();
+            let newer = snapshots.after(to.dataset, to.high);
+            let clones = newer.flat_map(|one| {
+                snapshots.clones((to.dataset, one.high)).map(|clone| (one.name.clone(), clone))
+            });
+            clones.collect()
         };
-        let is_viewed = |key| snapshots.taken.get(key).is_some_and(|one| Arc::strong_count(&one.viewed) > 1);
-        if newer.iter().any(is_viewed) {
-            return Err(PoolError::Busy("a snapshot that was destroyed is in use".into()));
-        }
-        taken.extend(newer.into_iter().filter_map(|key| snapshots.take(key)));
-        Ok(())
+        let (newer, clone) = clones.into_iter().find(|(_, clone)| self.dataset(*clone).is_some())?;
+        let (full_name, clone) = (self.full_name(to.dataset), self.full_name(clone));
+        Some(PoolError::Busy(format!("snapshot {full_name}@{newer} is the origin of {clone}")))
+    }
+
+    /// Whether there are snapshots of its dataset, or bookmarks, that are newer than one.
+    fn has_newer(&self, than: &SnapshotRecord) -> bool {
+        let snapshots = self.snapshots.lock();
+        let mut visible = snapshots.visible(than.dataset);
+        visible.any(|one| one.high > than.high)
+            || !snapshots.bookmarks_after(than.dataset, than.high).is_empty()
     }
 
     /// A head was rolled back in this operation, or with the gate closed.
@@ -510,10 +503,7 @@ impl Pool {
                 self.forget_remains(high);
             })?;
         }
-        let mut snapshots = self.snapshots.lock();
-        snapshots.drop_bookmarks(to.dataset, &marks);
-        newer.iter().for_each(|one| drop(snapshots.trash.remove(&TrashKey::Snapshot(one.record.high))));
-        drop(snapshots);
+        self.snapshots.lock().drop_bookmarks(to.dataset, &marks);
         self.lower_protection(state);
         self.become_snapshot(state, to, inherited);
         Ok(())

@@ -68,6 +68,8 @@ pub(crate) struct Snapshots {
     momentary: BTreeSet<(DatasetId, BlockId)>,
     /// Those of them that are hidden.
     hidden: BTreeSet<(DatasetId, BlockId)>,
+    /// Their datasets, by high ids.
+    hidden_at: BTreeMap<BlockId, DatasetId>,
     /// Origins of clones.
     origins: BTreeMap<DatasetId, (DatasetId, BlockId)>,
     /// Clones, by their origins.
@@ -206,8 +208,8 @@ impl Snapshots {
 
     /// The hidden one of this high id.
     pub(crate) fn hidden_of(&self, high: BlockId) -> Option<&SnapshotRecord> {
-        let key = self.hidden.iter().find(|key| key.1 == high)?;
-        self.taken.get(key).map(|snapshot| &snapshot.record)
+        let dataset = *self.hidden_at.get(&high)?;
+        self.taken.get(&(dataset, high)).map(|snapshot| &snapshot.record)
     }
 
     /// Whether a hidden one is in the trash.
@@ -258,8 +260,10 @@ impl Snapshots {
         }
         if snapshot.record.hidden {
             self.hidden.insert(key);
+            self.hidden_at.insert(key.1, key.0);
         } else {
             self.hidden.remove(&key);
+            self.hidden_at.remove(&key.1);
             self.names.insert(name, key.1);
         }
         self.taken.insert(key, snapshot);
@@ -270,7 +274,9 @@ impl Snapshots {
         self.deferred.remove(&key);
         self.momentary.remove(&key);
         let snapshot = self.taken.remove(&key)?;
-        if !self.hidden.remove(&key) {
+        if self.hidden.remove(&key) {
+            self.hidden_at.remove(&key.1);
+        } else {
             self.names.remove(&(key.0, snapshot.record.name.clone()));
         }
         Some(snapshot)

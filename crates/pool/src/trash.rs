@@ -16,7 +16,7 @@
 //! does the latter himself ([`Pool::let_go_oldest`]). Its bytes count as available. A clock that jumps is given an hour
 //! before anything is let go of for its time.
 //!
-//! A rollback lets go of the snapshots in the trash that are newer: what goes back on its line cannot keep them.
+//! A rollback, and a stream that is received, let go of what is in the trash and newer: snapshots, and clones of them.
 //!
 //! # Crashes
 //! Entry and hidden snapshot, or entry and dataset's record, are in one commit. One that was marked as going goes on.
@@ -26,11 +26,13 @@ use crate::clones::TRIES;
 use crate::create::{check_name, check_snapshot_name};
 use crate::dataset::{Dataset, ROOT_DATASET};
 use crate::pool::Pool;
+use crate::remains::Alone;
 use crate::snapshot::KeptSnapshot;
 use crate::snapshots::Snapshot;
+use crate::trashed::{AloneCursor, Measured, Part};
 use larder_format::tables::{SnapshotRecord, Table};
 use larder_format::trash::{TrashKey, TrashRecord};
-use larder_format::{BlockId, DatasetId, Timestamp};
+use larder_format::{BlockId, BlockPtr, DatasetId, Timestamp};
 use larder_store::{PoolError, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,8 +45,10 @@ const FREE_SHARE: u64 = 16;
 const JUMP: Duration = Duration::from_secs(300);
 /// So long after an import, or a jump of the clock, nothing goes for its time.
 const CALM: Duration = Duration::from_secs(3600);
-/// Bytes in the trash are measured this often, at most.
+/// Bytes in the trash are measured this often, at most, while nothing comes or goes.
 const MEASURES: Duration = Duration::from_secs(60);
+/// They are measured for so long at once.
+const AT_ONCE: Duration = Duration::from_millis(50);
 /// Commits until what was let go of is free, when its tree is down.
 const COMMITS_TO_FREE: u64 = 4;
 
@@ -61,13 +65,25 @@ pub struct Trashed {
 
 impl Pool {
     /// A dataset that has a name, or is in the trash.
-    pub(crate) fn alive(&self, id: DatasetId) -> Option<Arc<Dataset>> {
+    pub fn alive(&self, id: DatasetId) -> Option<Arc<Dataset>> {
         self.dataset(id).or_else(|| self.trashed.lock().get(&id).map(|(dataset, _)| Arc::clone(dataset)))
     }
 
     /// The full name that a dataset in the trash had.
     pub(crate) fn trashed_name(&self, id: DatasetId) -> Option<String> {
-        self.trashed.lock().get(&id).map(|(_, name)| name.clone())
+        let name = self.trashed.lock().get(&id).map(|(_, name)| name.clone());
+        name.map(|name| self.with_own_name(&name))
+    }
+
+    /// A full name that somebody had, below the name that the pool has now.
+    fn with_own_name(&self, name: &str) -> String {
+        let rest = name.find(['/', '@']).map_or("", |at| &name[at..]);
+        format!("{}{rest}", self.name())
+    }
+
+    /// Whether a snapshot is in the trash by itself.
+    pub fn is_in_trash(&self, record: &SnapshotRecord) -> bool {
+        self.snapshots.lock().is_trash(record)
     }
 
     /// As [`Pool::destroy_snapshots`], but they can be brought back until then, or until space is needed.
@@ -200,26 +216,88 @@ impl Pool {
                 // In a dataset that is in the trash itself, it has the name that it had.
                 let now = own.filter(|(dataset, _)| self.dataset(*dataset).is_some());
                 let now = now.map(|(dataset, own)| format!("{}@{own}", self.full_name(dataset)));
-                Trashed { key, name: now.unwrap_or_else(|| record.name.clone()), record }
+                let name = now.unwrap_or_else(|| self.with_own_name(&record.name));
+                Trashed { key, name, record }
             })
             .collect();
         all.sort_by_key(|one| (one.record.destroyed, one.key));
         all
     }
 
-    /// Bytes that come back when one of these alone is let go of.
+    /// Bytes that come back when one of these alone is let go of; not those that clones with a name need.
     ///
     /// # Errors
     /// When it is not there, or a tree cannot be read.
     pub fn space_of_trashed(&self, key: TrashKey) -> Result<u64> {
-        match key {
+        self.parts_of(key)?.iter().map(|part| self.space_of_part(part)).sum()
+    }
+
+    fn parts_of(&self, key: TrashKey) -> Result<Vec<Part>> {
+        let id = match key {
             TrashKey::Snapshot(high) => {
-                let record = self.snapshots.lock().hidden_of(high).cloned();
-                record.map_or(Ok(0), |record| self.space_of_snapshot(&record))
+                let of = {
+                    let snapshots = self.snapshots.lock();
+                    let record = snapshots.hidden_of(high).filter(|record| !snapshots.is_cloned(record));
+                    record.map(|record| (record.dataset, record.root))
+                };
+                return Ok(of.map_or_else(Vec::new, |(dataset, root)| {
+                    self.parts_of_snapshots(dataset, &BTreeMap::from([(high, root)]))
+                }));
             }
-            TrashKey::Dataset(id) => {
-                let dataset = self.alive(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
-                Ok(dataset.usage().own + self.space_of_snapshots(id)?)
+            TrashKey::Dataset(id) => id,
+        };
+        let dataset = self.alive(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
+        let (all, cloned) = {
+            let snapshots = self.snapshots.lock();
+            let all: BTreeMap<_, _> =
+                snapshots.of(id).map(|one| (one.record.high, one.record.root)).collect();
+            let cloned: Vec<_> =
+                all.keys().map(|high| (*high, snapshots.clones((id, *high)).collect())).collect();
+            (all, cloned)
+        };
+        let is_named = |clones: &Vec<DatasetId>| clones.iter().any(|clone| self.dataset(*clone).is_some());
+        let inherits = cloned.iter().rfind(|(_, clones)| is_named(clones)).map(|(high, _)| *high);
+        let Some(inherits) = inherits else {
+            let mut parts = self.parts_of_snapshots(id, &all);
+            parts.push(Part::Known(dataset.usage().own));
+            return Ok(parts);
+        };
+        // All up to there goes on in a clone.
+        let above = all.into_iter().filter(|(high, _)| *high > inherits).collect();
+        let mut parts = self.parts_of_snapshots(id, &above);
+        parts.push(Part::Above(id, inherits));
+        Ok(parts)
+    }
+
+    fn parts_of_snapshots(&self, dataset: DatasetId, of: &BTreeMap<BlockId, Option<BlockPtr>>) -> Vec<Part> {
+        let all = self.with_floors(dataset, of).into_iter();
+        all.map(|(high, root, floor)| Part::Snapshot { dataset, high, root, floor }).collect()
+    }
+
+    fn space_of_part(&self, part: &Part) -> Result<u64> {
+        let mut at = None;
+        let mut sum = 0;
+        while self.measure_part(part, &mut at, &mut sum)? {}
+        Ok(sum)
+    }
+
+    /// A step of measuring a part; false when it was the last.
+    fn measure_part(&self, part: &Part, at: &mut Option<AloneCursor>, sum: &mut u64) -> Result<bool> {
+        let mut visit = |alone: &Alone| *sum += alone.bytes() + alone.unread;
+        match *part {
+            Part::Known(bytes) => {
+                *sum += bytes;
+                Ok(false)
+            }
+            Part::Snapshot { dataset, high, root, floor } => {
+                let head = self.alive(dataset);
+                let roots = || (root, self.after(dataset, head.as_deref(), high));
+                self.alone_step(floor, &roots, at, &mut visit)
+            }
+            Part::Above(dataset, floor) => {
+                let Some(head) = self.alive(dataset) else { return Ok(false) };
+                let roots = || (head.state.read().tree.committed_root(), None);
+                self.alone_step(floor, &roots, at, &mut visit)
             }
         }
     }
@@ -285,10 +363,7 @@ impl Pool {
         if self.children(parent.id()).iter().any(|child| child.last_name() == last) {
             return Err(PoolError::Exists(name.to_owned()));
         }
-        let own = dataset.usage().own;
-        self.check_quota(parent.id(), own)?;
-        self.open_account(&parent, id, &dataset.local_properties())?;
-        self.shared.accounts.post(id, own as i64);
+        self.reopen_account(&dataset, parent.id())?;
         let restored = self.change_tables(&[(key.key(), None)]);
         restored.inspect_err(|_| self.shared.accounts.close(id))?;
         {
@@ -349,33 +424,81 @@ impl Pool {
         Ok(())
     }
 
-    /// Lets go of the snapshots of a dataset above a high id that are in the trash: the dataset is about to be
-    /// destroyed, or another one is to follow on that high id.
-    pub(crate) fn let_go_of_snapshots(&self, id: DatasetId, above: BlockId) -> Result<()> {
+    /// Lets go of the snapshots of a dataset that are in the trash, as it is about to be destroyed.
+    pub(crate) fn let_go_of_snapshots(&self, id: DatasetId) -> Result<()> {
         let keys: Vec<_> = {
             let snapshots = self.snapshots.lock();
-            let newer = snapshots.after(id, above).filter(|one| snapshots.is_trash(one));
-            newer.map(|one| TrashKey::Snapshot(one.high)).collect()
+            let all = snapshots.of(id).map(|one| TrashKey::Snapshot(one.record.high));
+            all.filter(|key| snapshots.trash.contains_key(key)).collect()
         };
         keys.into_iter().try_for_each(|key| self.drop_entry(key))
     }
 
-    /// Lets go of what was destroyed first; true when there was something.
+    /// A dataset goes back on its line, or another tree is to follow, above a high id: lets go of its snapshots there
+    /// that are in the trash, and of clones of those there that are.
+    pub(crate) fn let_go_above(&self, id: DatasetId, above: BlockId) -> Result<()> {
+        loop {
+            let (keys, clones) = {
+                let snapshots = self.snapshots.lock();
+                let newer = || snapshots.after(id, above);
+                let keys: Vec<_> = newer().map(|one| TrashKey::Snapshot(one.high)).collect();
+                let clones: Vec<_> = newer().flat_map(|one| snapshots.clones((id, one.high))).collect();
+                (keys, clones.into_iter().map(TrashKey::Dataset).collect::<Vec<_>>())
+            };
+            let trash: Vec<_> = {
+                let snapshots = self.snapshots.lock();
+                clones.into_iter().chain(keys).filter(|key| snapshots.trash.contains_key(key)).collect()
+            };
+            // Clones first: what they hand on may be another's.
+            let Some(first) = trash.first() else { return Ok(()) };
+            match self.let_go(*first) {
+                Err(PoolError::NotFound(_)) => {}
+                gone => gone?,
+            }
+        }
+    }
+
+    /// Somebody finds no room for so many bytes: lets go of what was destroyed first and brings some, if all of it
+    /// together would be enough. True when there was something, or when there is room by now.
     ///
     /// # Errors
-    /// As [`Pool::let_go`].
-    pub fn let_go_oldest(&self) -> Result<bool> {
+    /// When nothing can be written.
+    pub(crate) fn let_go_for(&self, bytes: u64, record_size: u32) -> Result<bool> {
+        if self.snapshots.lock().trash.is_empty() {
+            return Ok(false);
+        }
+        // One that went may be enough for all who wait.
+        let _one_at_a_time = self.trash.letting_go.lock();
+        let available = self.shared.store.space(record_size).available;
+        if available >= bytes {
+            return Ok(true);
+        }
+        self.measure_trash(true);
+        match available.saturating_add(self.trash_bytes()) >= bytes {
+            true => self.let_go_oldest(),
+            false => Ok(false),
+        }
+    }
+
+    /// Lets go of what was destroyed first, of that which brings space; true when there was something.
+    ///
+    /// # Errors
+    /// When nothing can be written.
+    fn let_go_oldest(&self) -> Result<bool> {
         let mut all: Vec<_> = {
             let snapshots = self.snapshots.lock();
             let of = |(key, record): (&TrashKey, &TrashRecord)| (!record.going, record.destroyed, *key);
             snapshots.trash.iter().map(of).collect()
         };
         all.sort();
-        for (_, _, key) in all {
+        for (stays, _, key) in all {
+            if stays && self.space_of_trashed(key).is_ok_and(|bytes| bytes == 0) {
+                continue;
+            }
             match self.let_go(key) {
-                // It is in use, or needs room itself, or somebody was faster: another may go.
-                Err(PoolError::Busy(_) | PoolError::NoSpace | PoolError::NotFound(_)) => {}
-                gone => return gone.map(|()| true),
+                Ok(()) | Err(PoolError::NotFound(_)) => return Ok(true),
+                // It is in use, or a tree cannot be read: another may go.
+                Err(_) => self.shared.store.check_writable()?,
             }
         }
         Ok(false)
@@ -385,31 +508,36 @@ impl Pool {
     /// free, and measures what is in it. True when something was let go of.
     ///
     /// # Errors
-    /// As [`Pool::let_go`].
+    /// As [`Pool::let_go`], when nothing else could be.
     pub fn trash_step(&self) -> Result<bool> {
         if self.snapshots.lock().trash.is_empty() {
             self.trash.bytes.store(0, Ordering::Relaxed);
             return Ok(false);
         }
-        let now = self.shared.store.world.clock.now();
-        if let Some(key) = self.over(now) {
-            self.let_go(key)?;
-            return Ok(true);
+        let mut failed = None;
+        for key in self.over(self.shared.store.world.clock.now()) {
+            match self.let_go(key) {
+                Ok(()) | Err(PoolError::NotFound(_)) => return Ok(true),
+                Err(error) => failed = Some(error),
+            }
         }
         if self.is_short() {
+            let _one_at_a_time = self.trash.letting_go.lock();
             self.trash.gone.store(self.shared.store.durable_commit().get(), Ordering::Relaxed);
-            return self.let_go_oldest();
+            if self.let_go_oldest()? {
+                return Ok(true);
+            }
         }
-        self.measure_trash();
-        Ok(false)
+        self.measure_trash(false);
+        failed.map_or(Ok(false), Err)
     }
 
-    /// Something that is over its time, or was marked as going.
-    fn over(&self, now: Timestamp) -> Option<TrashKey> {
+    /// All that is over its time, or was marked as going.
+    fn over(&self, now: Timestamp) -> Vec<TrashKey> {
         let calm = self.is_calm(now);
         let snapshots = self.snapshots.lock();
         let is_over = |record: &TrashRecord| record.going || calm && record.until <= now;
-        snapshots.trash.iter().find(|(_, record)| is_over(record)).map(|(key, _)| *key)
+        snapshots.trash.iter().filter(|(_, record)| is_over(record)).map(|(key, _)| *key).collect()
     }
 
     /// Whether the clock has not jumped for a while.
@@ -432,7 +560,7 @@ impl Pool {
         let is_over = gone == 0 || self.shared.store.durable_commit().get() >= gone + COMMITS_TO_FREE;
         space.available < space.size / FREE_SHARE
             && is_over
-            && self.destroyed.lock().is_empty()
+            && self.destroyed.lock().values().all(|dataset| dataset.is_stuck())
             && !self.has_remains()
     }
 
@@ -446,34 +574,106 @@ impl Pool {
     /// # Errors
     /// When a tree cannot be read.
     pub fn trash_of(&self, dataset: DatasetId) -> Result<u64> {
+        self.parts_in(dataset).iter().map(|part| self.space_of_part(part)).sum()
+    }
+
+    /// Parts of what the snapshots of a dataset that are in the trash hold.
+    fn parts_in(&self, dataset: DatasetId) -> Vec<Part> {
         let of: BTreeMap<_, _> = {
             let snapshots = self.snapshots.lock();
             let all = snapshots.of(dataset).map(|one| &one.record);
-            let is_trash = |one: &&SnapshotRecord| {
-                one.hidden
-                    && snapshots.trash.contains_key(&TrashKey::Snapshot(one.high))
-                    && !snapshots.is_cloned(one)
-            };
+            let is_trash = |one: &&SnapshotRecord| snapshots.is_trash(one) && !snapshots.is_cloned(one);
             all.filter(is_trash).map(|one| (one.high, one.root)).collect()
         };
-        if of.is_empty() { Ok(0) } else { self.held_by(dataset, &of) }
+        self.parts_of_snapshots(dataset, &of)
     }
 
+    /// The trash changed: it is measured again soon.
     fn forget_measure(&self) {
-        *self.trash.measured.lock() = None;
+        self.trash.measured.lock().at = None;
     }
 
-    fn measure_trash(&self) {
-        let now = self.shared.store.world.clock.monotonic();
-        let is_due = |last: Duration| now.saturating_sub(last) >= MEASURES;
-        if !self.trash.measured.lock().is_none_or(is_due) {
-            return;
+    /// Goes on with measuring what is in the trash, when that is due, for a short while or to the end.
+    fn measure_trash(&self, whole: bool) {
+        let clock = &self.shared.store.world.clock;
+        let began = clock.monotonic();
+        let mut measured = self.trash.measured.lock();
+        if measured.todo.is_none() {
+            if measured.at.is_some_and(|last| began.saturating_sub(last) < MEASURES) {
+                return;
+            }
+            measured.at = Some(began);
+            (measured.todo, measured.sum) = (Some(self.all_parts()), 0);
         }
-        *self.trash.measured.lock() = Some(now);
+        while let Some(part) = measured.todo.as_ref().and_then(|todo| todo.last().copied()) {
+            let Measured { cursor, sum, .. } = &mut *measured;
+            // One that cannot be read, or that somebody brought back, counts as far as it came.
+            if !self.measure_part(&part, cursor, sum).unwrap_or(false) {
+                measured.cursor = None;
+                measured.todo.as_mut().and_then(Vec::pop);
+            }
+            if !whole && clock.monotonic().saturating_sub(began) >= AT_ONCE {
+                return;
+            }
+        }
+        measured.todo = None;
+        self.trash.bytes.store(measured.sum, Ordering::Relaxed);
+    }
+
+    fn all_parts(&self) -> Vec<Part> {
         let whole: Vec<_> = self.trashed.lock().keys().copied().collect();
-        let whole = whole.into_iter().filter_map(|id| self.space_of_trashed(TrashKey::Dataset(id)).ok());
-        let parts = self.datasets();
-        let parts = parts.iter().filter_map(|dataset| self.trash_of(dataset.id()).ok());
-        self.trash.bytes.store(whole.chain(parts).sum(), Ordering::Relaxed);
+        let whole = whole.into_iter().filter_map(|id| self.parts_of(TrashKey::Dataset(id)).ok()).flatten();
+        let of: BTreeSet<_> = {
+            let snapshots = self.snapshots.lock();
+            let highs = snapshots.trash.keys().filter_map(|key| match key {
+                TrashKey::Snapshot(high) => snapshots.hidden_of(*high),
+                TrashKey::Dataset(_) => None,
+            });
+            highs.map(|record| record.dataset).collect()
+        };
+        let named = of.into_iter().filter(|id| self.dataset(*id).is_some());
+        whole.chain(named.flat_map(|id| self.parts_in(id))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bed;
+    use larder_format::ByteLen;
+    use larder_sim::SimWorld;
+
+    #[test]
+    fn entries_of_what_cannot_be_without_a_name_say_nothing() {
+        let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+        let pool = bed::pool(sim.devices(), "single");
+        let make = |name| pool.create_dataset(name, BTreeMap::new()).unwrap().id();
+        let (parent, child) = (make("tank/a"), make("tank/a/child"));
+        let keys = [parent, child, ROOT_DATASET, DatasetId::new(99)].map(TrashKey::Dataset);
+        for key in keys.into_iter().chain([TrashKey::Snapshot(BlockId::new(77))]) {
+            let until = Timestamp { secs: 4_000_000_000, nanos: 0 };
+            let entry = TrashRecord {
+                destroyed: until,
+                until,
+                parent: ROOT_DATASET,
+                going: false,
+                name: "tank/x".into(),
+            };
+            pool.change_tables(&[(key.key(), Some(entry.encode()))]).unwrap();
+        }
+        pool.commit().unwrap();
+        drop(pool);
+        let pool = bed::import(sim.devices()).unwrap();
+        assert_eq!(
+            pool.trash().into_iter().map(|one| one.key).collect::<Vec<_>>(),
+            [TrashKey::Dataset(child)]
+        );
+        // Its parent goes, and the pool can still be imported.
+        pool.destroy_dataset(parent).unwrap();
+        while pool.destroy_step(100).unwrap() {}
+        pool.commit().unwrap();
+        drop(pool);
+        let pool = bed::import(sim.devices()).unwrap();
+        pool.restore_dataset(child, "tank/b").unwrap();
     }
 }

@@ -1,6 +1,7 @@
 //! Requests and replies of `larder fs` about snapshots, and the names in them: `tank/home@monday`, and where several
 //! are destroyed `tank/home@a,b%d`.
 
+use super::diff::Path;
 use super::fs::Create;
 use super::{ApiError, Properties, Result, name};
 use larder_format::tables::{TAG_MAX, is_tag};
@@ -179,11 +180,14 @@ pub struct RenameSnapshot {
     pub recursive: bool,
 }
 
-/// Asks what the snapshots of a dataset hold.
+/// Asks what snapshots of a dataset hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Space {
-    /// The dataset.
+    /// The dataset, or some of its snapshots, as [`spans`] has them.
     pub name: String,
+    /// The number of files to name at most.
+    #[serde(default)]
+    pub files: u32,
 }
 
 /// Space that the snapshots of a dataset hold.
@@ -193,6 +197,23 @@ pub struct Spaces {
     pub trash: u64,
     /// Oldest first.
     pub snapshots: Vec<SnapshotSpace>,
+    /// Bytes that come back when all of these snapshots are destroyed.
+    #[serde(default)]
+    pub together: u64,
+    /// The files with most of that, the largest first.
+    #[serde(default)]
+    pub files: Vec<HeldFile>,
+}
+
+/// A file of which snapshots hold something that nothing else does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldFile {
+    /// Its number.
+    pub inode: u64,
+    /// Bytes that it takes.
+    pub size: u64,
+    /// Its path below the dataset's root in the newest of them that holds some of it.
+    pub path: Option<Path>,
 }
 
 /// Space that a snapshot holds.
@@ -435,7 +456,10 @@ impl Space {
     /// # Errors
     /// Usage, with the reason.
     pub fn checked(self) -> Result<Self> {
-        name::check_dataset(&self.name)?;
+        match self.name.contains('@') {
+            true => drop(spans(&self.name)?),
+            false => name::check_dataset(&self.name)?,
+        }
         Ok(self)
     }
 }

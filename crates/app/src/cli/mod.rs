@@ -321,6 +321,8 @@ mod tests {
             "arcstat -av",
             "zpool export -f tank",
             "zpool destroy tank",
+            "zpool import -D -f tank",
+            "larder pool destroy --now --yes tank",
             "zpool labelclear -f /dev/sdz",
             "zpool wait -t free,scrub tank",
             "zpool create -f tank mirror a b spare c",

@@ -133,8 +133,8 @@ impl Engine for Host {
     fn pool_create(&self, request: pool::Create) -> Result<pool::Created> {
         self.create(request)
     }
-    fn pool_destroy(&self, request: pool::Destroy) -> Result<Done> {
-        self.destroy(&request.name)
+    fn pool_destroy(&self, request: pool::Destroy) -> Result<pool::PoolDestroyed> {
+        self.destroy(&request)
     }
     fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses> {
         let live = self.pools_named(&request.names)?;
@@ -165,7 +165,7 @@ impl Engine for Host {
         Ok(Done {})
     }
     fn pool_importable(&self, request: pool::Importable) -> Result<pool::ImportablePools> {
-        self.importable(&request.search)
+        self.importable(&request)
     }
     fn pool_import(&self, request: pool::Import) -> Result<pool::Imported> {
         self.import(request)

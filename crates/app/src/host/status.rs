@@ -345,6 +345,9 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
         (true, false) => worst(children.iter().map(|child| child.state)),
         _ => State::Unavail,
     };
+    if plan.root.destroyed {
+        remarks.insert(0, "it was destroyed".to_owned());
+    }
     let missing = plan.devices.iter().filter(|device| device.found.is_none()).count();
     if missing > 0 {
         remarks.insert(0, format!("{missing} of {} devices are missing", plan.devices.len()));

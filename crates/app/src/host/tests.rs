@@ -160,6 +160,7 @@ pub(super) fn set(names: &[&str], properties: &[(&str, &str)]) -> fs::Set {
 
 pub(super) fn import(name: &str, search: Vec<String>) -> pool::Import {
     pool::Import {
+        destroyed: false,
         search,
         pool: Some(name.to_owned()),
         new_name: None,
@@ -170,6 +171,10 @@ pub(super) fn import(name: &str, search: Vec<String>) -> pool::Import {
         altroot: None,
         properties: BTreeMap::new(),
     }
+}
+
+fn importable(bed: &Bed, path: &str, destroyed: bool) -> Vec<pool::PoolStatus> {
+    bed.host.importable(&pool::Importable { search: vec![path.to_owned()], destroyed }).unwrap().pools
 }
 
 /// The properties set on a dataset, as `name=value`.
@@ -401,10 +406,48 @@ fn a_stop_tells_of_pools_that_are_not_marked_as_exported() {
 
 #[test]
 fn a_pool_that_is_destroyed_need_not_be_marked_as_exported() {
+    for now in [false, true] {
+        let bed = Bed::new();
+        let path = bed.tank_that_cannot_be_marked();
+        assert!(!bed.host.pool_destroy(pool::Destroy { name: "tank".into(), now }).unwrap().kept);
+        assert!(importable(&bed, &path, false).is_empty() && importable(&bed, &path, true).is_empty());
+    }
+}
+
+#[test]
+fn a_destroyed_pool_comes_back_until_its_devices_are_used() {
     let bed = Bed::new();
-    let path = bed.tank_that_cannot_be_marked();
-    bed.host.pool_destroy(pool::Destroy { name: "tank".into() }).unwrap();
-    assert!(bed.host.importable(&[path]).unwrap().pools.is_empty());
+    let live = bed.tank(&["tank/a"]);
+    let (_, path) = live.device_paths().into_iter().next().unwrap();
+    drop(live);
+    let destroy = |now| bed.host.pool_destroy(pool::Destroy { name: "tank".into(), now }).unwrap();
+    let revive = || pool::Import { destroyed: true, ..import("tank", vec![path.clone()]) };
+    assert!(destroy(false).kept);
+    assert!(importable(&bed, &path, false).is_empty());
+    let found = importable(&bed, &path, true);
+    assert_eq!(found[0].status.as_deref(), Some("it was destroyed."));
+    let error = bed.host.pool_import(import("tank", vec![path.clone()])).unwrap_err();
+    assert!(error.to_string().contains("larder pool import -D tank"), "{error}");
+    let all = pool::Import { pool: None, ..import("tank", vec![path.clone()]) };
+    assert!(bed.host.pool_import(all).unwrap().names.is_empty());
+    bed.host.pool_import(pool::Import { readonly: true, ..revive() }).unwrap();
+    bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    assert_eq!(importable(&bed, &path, true).len(), 1, "it was only read");
+    bed.host.pool_import(revive()).unwrap();
+    assert_eq!(names(&bed.host.pool("tank").unwrap()), ["tank", "tank/a"]);
+    bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    let error = bed.host.pool_import(revive()).unwrap_err();
+    assert!(error.to_string().contains("was not destroyed"), "{error}");
+    bed.host.pool_import(import("tank", vec![path.clone()])).unwrap();
+
+    destroy(false);
+    let mut other = bed.request("other");
+    other.groups[0].devices = vec![path.clone()];
+    bed.host.pool_create(other).unwrap();
+    assert!(importable(&bed, &path, true).is_empty());
+    assert_eq!(names(&bed.host.pool("other").unwrap()), ["other"]);
+    assert!(!bed.host.pool_destroy(pool::Destroy { name: "other".into(), now: true }).unwrap().kept);
+    assert!(importable(&bed, &path, true).is_empty());
 }
 
 #[test]
@@ -545,7 +588,7 @@ fn a_pool_that_could_not_be_made_leaves_no_labels() {
     bed.host.pool_create(request.clone()).unwrap_err();
     std::fs::remove_file(format!("{spare}.faults")).unwrap();
     let search = bed.dir.path().to_str().unwrap().to_owned();
-    assert!(bed.host.importable(&[search]).unwrap().pools.is_empty());
+    assert!(importable(&bed, &search, false).is_empty());
     bed.host.pool_create(request).unwrap();
 }
 

@@ -5,7 +5,7 @@ use crate::common::*;
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::trash::TrashKey;
 use larder_format::{BlockId, ByteLen, DatasetId, Timestamp};
-use larder_pool::{Dataset, PoolError, ROOT_DATASET};
+use larder_pool::{Dataset, ImportOptions, PoolError, ROOT_DATASET};
 use larder_sim::{SimClock, SimWorld, Survival};
 use larder_upkeep::gc::Outcome;
 use std::collections::BTreeMap;
@@ -273,13 +273,22 @@ impl Run {
         let visible = self.now[&of].snapshots.iter().filter(|(_, one)| !one.2);
         let Some((high, (name, model, _))) = self.one(visible.collect()) else { return };
         let (high, name, model) = (*high, name.clone(), model.clone());
+        let is_newer = |clone: &DatasetId| {
+            self.pool.origin(*clone).is_some_and(|origin| origin.dataset == of && origin.high > high)
+        };
+        let clones: Vec<_> = self.trashed().into_iter().filter(is_newer).collect();
         self.durably(|run| match run.pool.rollback(of, &name, true) {
             Ok(()) => {
+                // A cut in between leaves clones marked as going.
+                if !clones.is_empty() {
+                    run.committed.clear();
+                }
+                clones.iter().for_each(|clone| drop(run.now.remove(clone)));
                 let set = run.now.get_mut(&of).unwrap();
                 set.snapshots.split_off(&high.next());
                 set.head = model;
             }
-            // A newer snapshot has a clone.
+            // A newer snapshot has a clone with a name.
             Err(error) => assert!(matches!(error, PoolError::Busy(_)), "{error}"),
         });
     }
@@ -463,7 +472,12 @@ fn the_trash_goes_oldest_first_where_its_space_is_needed_and_counts_as_available
     assert_eq!(left(&pool), &sets[1..]);
     let refused = pool.check_space(1 << 30, RECORD).unwrap_err();
     assert!(matches!(refused, PoolError::NoSpace), "{refused}");
-    assert_eq!(left(&pool), [""; 0], "all of it was tried");
+    assert_eq!(left(&pool), &sets[1..], "all of it would not be enough");
+    settle(&pool);
+    assert!(!pool.trash_step().unwrap());
+    let all = pool.store().space(RECORD).available + pool.trash_bytes() * 8 / 10;
+    pool.check_space(all, RECORD).unwrap();
+    assert_eq!(left(&pool), [""; 0]);
     assert_whole(&pool, "afterwards");
 }
 
@@ -493,7 +507,7 @@ fn what_is_looked_into_or_held_is_not_put_away_and_a_quota_holds_for_what_comes_
     assert!(pool.datasets().len() == 1 && pool.dataset_by_name("tank/a").is_err());
     pool.create_dataset("tank/q", BTreeMap::from([("quota".to_owned(), "20000".to_owned())])).unwrap();
     let over = pool.restore_dataset(id, "tank/q/a").err().expect("a refusal");
-    assert!(matches!(over, PoolError::Quota(_)), "{over}");
+    assert!(matches!(&over, PoolError::Invalid(why) if why.contains("quota")), "{over}");
     pool.restore_dataset(id, "tank/a").unwrap();
     pool.restore_dataset(child, "tank/a/child").unwrap();
     assert_eq!(pool.full_name(child), "tank/a/child");
@@ -553,4 +567,105 @@ fn a_dataset_that_is_let_go_of_goes_on_going_after_any_cut_or_is_still_there_who
         );
     }
     assert!(whole > 0 && gone > 0, "{whole} {gone}");
+}
+
+fn set(pool: &Kept, name: &str, properties: &[(&str, &str)], files: u64) -> DatasetId {
+    let properties = properties.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+    let dataset = pool.create_dataset(name, properties.collect()).unwrap();
+    for some in (0..files).collect::<Vec<_>>().chunks(20) {
+        let some: Vec<_> = some.iter().map(|inode| (10 + inode, 2, 100_000)).collect();
+        put(pool, &dataset, &some);
+        pool.commit().unwrap();
+    }
+    dataset.id()
+}
+
+#[test]
+fn a_dataset_comes_back_with_its_reservation_and_to_a_parent_that_is_full_itself() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+    let pool = create(&sim, "single");
+    let available = pool.store().space(128 << 10).available;
+    let files = available * 6 / 10 / 110_000;
+    let reserved = (available * 6 / 10).to_string();
+    let kept = set(&pool, "tank/kept", &[("refreservation", &reserved)], files);
+    pool.trash_dataset(kept, UNTIL).unwrap();
+    pool.restore_dataset(kept, "tank/kept").unwrap();
+
+    let full = set(&pool, "tank/full", &[("refquota", "40000"), ("refreservation", "30000")], 0);
+    let child = set(&pool, "tank/full/child", &[], 2);
+    pool.trash_dataset(child, UNTIL).unwrap();
+    pool.restore_dataset(child, "tank/full/child").unwrap();
+    pool.trash_dataset(child, UNTIL).unwrap();
+    pool.set_property(full, "quota", "90000").unwrap();
+    let over = pool.restore_dataset(child, "tank/full/child").err().expect("a refusal");
+    assert!(matches!(&over, PoolError::Invalid(why) if why.contains("quota")), "{over}");
+    pool.restore_dataset(child, "tank/elsewhere").unwrap();
+    let used = pool.share(ROOT_DATASET).used;
+    pool.trash_dataset(child, UNTIL).unwrap();
+    pool.let_go(TrashKey::Dataset(child)).unwrap();
+    assert!(pool.share(ROOT_DATASET).used < used);
+    settle(&pool);
+    assert_whole(&pool, "afterwards");
+}
+
+#[test]
+fn a_dataset_that_lives_on_in_a_clone_is_not_given_up_for_space() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+    let pool = create(&sim, "single");
+    let old = set(&pool, "tank/old", &[], 80);
+    pool.snapshot(old, "one").unwrap();
+    let clone = pool.clone_snapshot(old, "one", "tank/clone", BTreeMap::new()).unwrap().id();
+    let other = set(&pool, "tank/other", &[], 40);
+    pool.trash_dataset(old, UNTIL).unwrap();
+    pool.trash_dataset(other, UNTIL).unwrap();
+    settle(&pool);
+    assert_eq!(pool.space_of_trashed(TrashKey::Dataset(old)).unwrap(), 0);
+    assert!(!pool.trash_step().unwrap());
+    assert!(pool.trash_bytes() < 50 * 100_000, "{}", pool.trash_bytes());
+    let free = pool.store().space(128 << 10).available;
+    pool.check_space(free + (2 << 20), 128 << 10).unwrap();
+    let left: Vec<_> = pool.trash().into_iter().map(|one| one.key).collect();
+    assert_eq!(left, [TrashKey::Dataset(old)], "it would have brought nothing");
+    let found = pool.restore_dataset(old, "tank/old").unwrap();
+    assert_eq!(versions(&found.view().unwrap(), &pool).len(), 80);
+    assert_eq!(pool.origin(clone).map(|of| of.dataset), Some(old));
+    settle(&pool);
+    assert_whole(&pool, "afterwards");
+}
+
+#[test]
+fn a_clone_in_the_trash_is_not_in_the_way_of_a_rollback() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+    let pool = create(&sim, "single");
+    let id = set(&pool, "tank/a", &[], 3);
+    pool.snapshot(id, "one").unwrap();
+    put(&pool, &pool.dataset(id).unwrap(), &[(50, 3, 100_000)]);
+    pool.snapshot(id, "two").unwrap();
+    let clone = pool.clone_snapshot(id, "two", "tank/clone", BTreeMap::new()).unwrap().id();
+    pool.trash_dataset(clone, UNTIL).unwrap();
+    let busy = |result: Result<(), PoolError>| matches!(result, Err(PoolError::Busy(_)));
+    assert!(busy(pool.rollback(id, "one", false)));
+    assert_eq!(pool.trash().len(), 1, "it was refused");
+    pool.rollback(id, "one", true).unwrap();
+    assert_eq!(pool.trash(), []);
+    settle(&pool);
+    assert_whole(&pool, "afterwards");
+}
+
+#[test]
+fn the_trash_of_a_pool_with_a_new_name_has_that() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+    let pool = create(&sim, "single");
+    let id = set(&pool, "tank/a", &[], 1);
+    pool.snapshot(id, "one").unwrap();
+    pool.snapshot(id, "two").unwrap();
+    pool.trash_snapshots(&[(id, "one".into())], UNTIL).unwrap();
+    pool.trash_dataset(id, UNTIL).unwrap();
+    pool.commit_export().unwrap();
+    drop(pool);
+    let options = ImportOptions { rename: Some("rescue".into()), ..ImportOptions::default() };
+    let pool = Kept::import(world(3), plan(sim.devices()), &options).unwrap();
+    let names: Vec<_> = pool.trash().into_iter().map(|one| one.name).collect();
+    assert_eq!(names, ["rescue/a@one", "rescue/a"]);
+    pool.restore_dataset(id, "rescue/a").unwrap();
 }

@@ -175,6 +175,8 @@ fn put_away(live: &Live, mounts: &mut Mounts, going: &[Member], until: Timestamp
                 for (id, name) in away.into_iter().rev() {
                     live.pool.restore_dataset(id, &name)?;
                 }
+                // A crash must not find them in the trash, with a log that goes on.
+                live.pool.commit()?;
                 let names = own.full_names(live);
                 return Err(match error {
                     PoolError::Busy(text) if names.iter().any(|name| snapshots::names_one(&text, name)) => {

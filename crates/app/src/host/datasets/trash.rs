@@ -9,15 +9,25 @@ use crate::api::trash::{EmptyTrash, Restored, Trash, TrashItem, TrashList, Undes
 use crate::api::{ApiError, ErrorKind, ItemKind, Result};
 use larder_format::trash::TrashKey;
 use larder_format::{DatasetId, Timestamp};
-use larder_pool::{Dataset, PoolError, Trashed, property};
+use larder_pool::{Dataset, Pool, PoolError, Trashed, property};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// Seconds for which a pool keeps what is destroyed, if it does.
+fn span(pool: &Pool) -> Option<i64> {
+    let set = pool.pool_properties().remove("trash");
+    let set = set.or_else(|| property::pool("trash")?.default.map(str::to_owned))?;
+    set.parse().ok().filter(|seconds| *seconds > 0)
+}
+
+/// Whether what is destroyed can be brought back for a while.
+pub fn keeps(pool: &Pool) -> bool {
+    span(pool).is_some()
+}
+
 /// Until when what is destroyed now is kept; nothing when the pool keeps no trash.
 pub fn until(live: &Live) -> Option<Timestamp> {
-    let set = live.pool.pool_properties().remove("trash");
-    let set = set.or_else(|| property::pool("trash")?.default.map(str::to_owned))?;
-    let seconds: i64 = set.parse().ok().filter(|seconds| *seconds > 0)?;
+    let seconds = span(&live.pool)?;
     let now = live.pool.store().clock().now();
     Some(Timestamp { secs: now.secs.saturating_add(seconds), ..now })
 }
