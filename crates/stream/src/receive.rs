@@ -35,7 +35,7 @@ pub struct Receive {
     base: Option<SnapshotView>,
     names: NameKey,
     state: ReceivingRecord,
-    /// The extent that came last, if it is the last entry up to `position`: its inode, and where it ends.
+    /// The last extent up to `position`, if the file there has one: its inode, and where it ends.
     last_extent: Option<(u64, u64)>,
     /// Inode ids are below this one.
     next_inode: u64,
@@ -141,12 +141,15 @@ impl Receive {
         Ok(receive)
     }
 
-    /// The stream is where what was received before ends: the last entry, if it is an extent.
+    /// The stream is where what was received before ends: the last extent of the file there, if that is not past them.
     fn extent_at_position(&self) -> Result<Option<(u64, u64)>, StreamError> {
         let Some(key) = self.state.position.filter(|key| key.kind == EXTENT) else { return Ok(None) };
-        let value = self.incoming.staging().view()?.get(&key)?;
-        let extent = value.map(|value| Extent::decode(&value)).transpose().map_err(PoolError::from)?;
-        Ok(extent.map(|extent| (key.object, key.offset + u64::from(extent.len))))
+        let last = self.incoming.staging().view()?.last_before(&key)?;
+        let Some((at, value)) = last.filter(|(at, _)| (at.object, at.kind) == (key.object, EXTENT)) else {
+            return Ok(None);
+        };
+        let extent = Extent::decode(&value).map_err(PoolError::from)?;
+        Ok(Some((at.object, at.offset + u64::from(extent.len))))
     }
 
     /// Receives up to the end of the snapshot.

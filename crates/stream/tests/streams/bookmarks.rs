@@ -426,3 +426,40 @@ fn mutants_that_have_an_increment_say_too_little_are_found() {
     drop(std::panic::take_hook());
     assert_eq!(found, [true; 3], "{:?}", Mutant::OF_BOOKMARKS);
 }
+
+#[test]
+fn a_stream_goes_on_from_within_what_it_clears() {
+    let (a, b) = (source(KINDS[0]), target());
+    for at in 0..2000 {
+        let node = a.file(ROOT, &format!("file{at}"));
+        a.mount.setxattr(node, b"user.x", &[7; 60], XattrMode::Set).unwrap();
+    }
+    take(&a, "one");
+    mark(&a, "one");
+    receive(&b.pool, "tank/r", &sent(&a, None, "one"), ReceiveAs::Next).unwrap();
+    for at in (20..1980).chain(1990..2000) {
+        a.mount.unlink(ROOT, format!("file{at}").as_bytes()).unwrap();
+    }
+    a.pool.destroy_snapshot(ROOT_DATASET, "one").unwrap();
+    take(&a, "two");
+    let stream = sent_from(&a, "one", "two", None);
+    // All up to the files that stay behind the many that go, and then what cannot be.
+    let items =
+        stream.iter().filter_map(|frame| if let Frame::Chunk(items) = frame { Some(items) } else { None });
+    let items: Vec<_> = items.flatten().cloned().collect();
+    let widest = items.windows(2).max_by_key(|two| match &two[0] {
+        Item::Clear(_) => 0,
+        _ => two[1].key().object - two[0].key().object,
+    });
+    let to = widest.expect("there are two items")[1].key();
+    let mut bad = items.into_iter().take_while(|item| item.key() < to).collect::<Vec<_>>();
+    bad.extend([Item::Keep(to), Item::Remove(Key::MAX)]);
+    let frames = [stream[0].clone(), stream[1].clone(), Frame::Chunk(bad)];
+    receive(&b.pool, "tank/r", &encode(&frames), ReceiveAs::Next).unwrap_err();
+    let position = b.pool.received(id(&b.pool, "tank/r")).and_then(|found| found.position).unwrap();
+    assert!(position < to && position.object > 40, "it broke off within: {position:?}");
+    let rest = sent_from(&a, "one", "two", Some(position));
+    receive(&b.pool, "tank/r", &encode(&rest), ReceiveAs::Next).unwrap();
+    assert!(see(&b.pool, id(&b.pool, "tank/r"), "two") == see(&a.pool, ROOT_DATASET, "two"));
+    check(&b);
+}
