@@ -111,6 +111,8 @@ pub enum Newer {
     Refuse,
     /// They are destroyed.
     Drop,
+    /// They are destroyed with their clones, and all below these.
+    DropClones,
     /// They go on in a dataset of their own, with what the dataset held until now.
     Keep,
 }
@@ -118,7 +120,7 @@ pub enum Newer {
 /// Outcome of a rollback for newer snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RolledBack {
-    /// Snapshots that were destroyed, oldest first.
+    /// Snapshots that were destroyed, oldest first; then clones.
     pub destroyed: Vec<String>,
     /// The dataset that has them.
     pub kept: Option<String>,

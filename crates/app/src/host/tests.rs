@@ -1011,4 +1011,61 @@ fn a_rollback_names_the_newer_snapshots_that_stand_in_its_way() {
     assert!(error.message.ends_with("cannot destroy snapshot tank/a@4: dataset is busy"), "{error}");
     drop(view);
     assert_eq!(bed.listed(&["tank/a"], Some(1), &["guid"]).len(), 4);
+
+    live.pool.clone_snapshot(a, "4", "tank/clone", BTreeMap::new()).unwrap();
+    live.pool.create_dataset("tank/clone/below", BTreeMap::new()).unwrap();
+    let error = rollback("tank/a@2", Newer::Drop).unwrap_err();
+    assert!(error.message.ends_with("snapshot tank/a@4 is the origin of tank/clone"), "{error}");
+    let gone = rollback("tank/a@2", Newer::DropClones).unwrap().destroyed;
+    assert_eq!(gone, ["tank/a@3", "tank/a@4", "tank/clone/below", "tank/clone"]);
+    assert!(live.pool.dataset_by_name("tank/clone").is_err());
+    assert_eq!(bed.listed(&["tank/a"], Some(1), &["guid"]).len(), 2);
+}
+
+#[test]
+fn files_that_snapshots_hold_are_named_the_largest_first() {
+    let bed = Bed::new();
+    let live = bed.tank(&["tank/a"]);
+    let dataset = live.pool.dataset_by_name("tank/a").unwrap();
+    let a = dataset.id();
+    let volume = live.mount.attach(dataset, None).unwrap();
+    let caller = larder_files::Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
+    let make = |parent, name: &str, kind| {
+        volume
+            .make(parent, name.as_bytes(), larder_files::NewInode::plain(kind, 0o755), &caller)
+            .unwrap()
+            .node
+            .unpack()
+            .1
+    };
+    let root = larder_format::items::ROOT_INODE;
+    let folder = make(root, "folder", larder_format::items::FileKind::Directory);
+    let write = |name: &str, len: usize| {
+        let inode = make(folder, name, larder_format::items::FileKind::Regular);
+        let bytes: Vec<u8> = (0..len).map(|at| (at * 7919 >> 3) as u8 ^ (at >> 11) as u8).collect();
+        volume.write(inode, Some(0), &bytes, false).unwrap();
+    };
+    write("large", 900_000);
+    write("small", 50_000);
+    live.pool.snapshot(a, "one").unwrap();
+    volume.unlink(folder, b"small", false).unwrap();
+    live.pool.snapshot(a, "two").unwrap();
+    volume.unlink(folder, b"large", false).unwrap();
+    live.pool.snapshot(a, "three").unwrap();
+    let space = |name: &str, files| {
+        let found = bed.host.fs_space(Space { name: name.into(), files }.checked().unwrap()).unwrap();
+        let text =
+            |path: Option<crate::api::diff::Path>| String::from_utf8(path.unwrap().bytes().to_vec()).unwrap();
+        let paths: Vec<_> = found.files.into_iter().map(|file| text(file.path)).collect();
+        (paths, found.together, found.snapshots.len())
+    };
+    let (files, both, count) = space("tank/a@one,two", 20);
+    assert_eq!((files, count), (vec!["/folder/large".to_owned(), "/folder/small".to_owned()], 2));
+    assert_eq!(space("tank/a@one%two", 1).0, ["/folder/large"]);
+    let (files, one, _) = space("tank/a@one", 20);
+    assert_eq!(files, ["/folder/small"], "the other is in the next one too");
+    assert!(one > 0 && both > one);
+    assert_eq!(space("tank/a", 0).0, [""; 0]);
+    let none = Space { name: "tank/a@none".into(), files: 1 };
+    assert_eq!(bed.host.fs_space(none).unwrap_err().kind, ErrorKind::NotFound);
 }

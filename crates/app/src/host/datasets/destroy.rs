@@ -74,7 +74,7 @@ type Member = (Arc<Dataset>, Going);
 
 /// Adds the clones of snapshots, of those in `all` and of `more`, with all below them and their own clones. Whatever is
 /// below something comes before it.
-fn with_clones(live: &Live, mut all: Vec<Member>, more: &[Going]) -> Result<Vec<Member>> {
+pub fn with_clones(live: &Live, mut all: Vec<Member>, more: &[Going]) -> Result<Vec<Member>> {
     let clones =
         |going: &Going| going.records.iter().flat_map(|one| live.pool.clones(one)).collect::<Vec<_>>();
     let mut next: Vec<_> = all.iter().map(|(_, own)| own).chain(more).flat_map(clones).collect();
@@ -131,7 +131,7 @@ fn going(live: &Live, request: &Destroy) -> Result<Vec<Member>> {
 }
 
 /// Destroys them. From the commit on the reaper goes on with it, after a crash as well.
-fn end(
+pub fn end(
     live: &Live,
     mounts: &mut Mounts,
     going: &[Member],
