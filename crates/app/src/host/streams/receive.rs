@@ -9,6 +9,7 @@ use crate::api::fs::Set;
 use crate::api::name::{check_dataset, check_snapshot, pool_of};
 use crate::api::stream::{Abort, Below, Receive as Request, Received, ReceivedSnapshot};
 use crate::api::{ApiError, Done, ErrorKind, Properties, Result};
+use crate::replicate::REPLICATED;
 use larder_format::tables::SnapshotRecord;
 use larder_pool::{Dataset, Incoming, PoolError, ReceiveAs};
 use larder_stream::wire::{
@@ -485,9 +486,11 @@ impl Coming<'_> {
         let pool = &self.live.pool;
         let mut properties: BTreeMap<String, String> = begin.properties.iter().cloned().collect();
         properties.extend(self.properties.take().unwrap_or_default());
+        // Where the sender replicates to is nothing that this dataset does.
         let without = |name: &str| {
             self.request.without.iter().any(|one| one == name)
                 || PLACES.contains(&name)
+                || name.starts_with(REPLICATED)
                 || self.request.properties.contains_key(name)
         };
         // A limit that does not fit here, or a value that cannot be, is no reason to refuse the data.
