@@ -120,8 +120,18 @@ pub fn run(args: &Args, session: &Session) -> Result<u8> {
         return Err(ApiError::usage("source and target are one dataset"));
     }
     let (property, label) = (replicate::property_of(&args.target), replicate::label_of(&args.target));
-    let mut run =
-        Run { args, source, target, property, label, outcomes: BTreeMap::new(), moved: 0, was_there: false };
+    let mut run = Run {
+        args,
+        source,
+        target,
+        property,
+        label,
+        outcomes: BTreeMap::new(),
+        begun: BTreeMap::new(),
+        moved: 0,
+        was_there: false,
+        rehearsed: BTreeMap::new(),
+    };
     let ended = if args.forget { run.forget().map_err(Failure::into_error) } else { run.attempts() };
     if args.json.json {
         let error = ended.as_ref().err().map(ToString::to_string);
@@ -142,10 +152,14 @@ struct Run<'a> {
     label: String,
     /// Of datasets that are done, by their paths.
     outcomes: BTreeMap<String, Outcome>,
+    /// Of those that are begun.
+    begun: BTreeMap<String, Outcome>,
     /// Bytes of streams so far.
     moved: u64,
     /// Both sides have answered.
     was_there: bool,
+    /// Snapshots that a rehearsal would have taken, by their datasets' paths: name, and bytes since the last one.
+    rehearsed: BTreeMap<String, (String, u64)>,
 }
 
 fn refused(kind: ErrorKind, message: String) -> ApiError {
@@ -178,37 +192,61 @@ impl Run<'_> {
     fn pass(&mut self) -> Result<(), Failure> {
         let recursive = self.args.recursive;
         let mut sources = self.listed_source(recursive)?;
-        let targets = self.listed_target(recursive)?;
+        let mut targets = self.listed_target(recursive)?;
         self.was_there = true;
+        let left = |run: &Self, path: &String| !run.outcomes.contains_key(path);
+        let mut is_begun = false;
+        for (path, source) in &sources {
+            let token = targets.get(path).and_then(|target| target.token.as_deref());
+            if let Some(token) = token.filter(|_| left(self, path)) {
+                let mut outcome = self.outcome(path);
+                let resumed = self.resume(path, source, token, &mut outcome);
+                self.begun.insert(path.clone(), outcome);
+                self.settle(path, resumed)?;
+                is_begun = !self.args.dryrun;
+            }
+        }
+        if is_begun {
+            targets = self.listed_target(recursive)?;
+        }
         if self.take(&sources, &targets)? {
             sources = self.listed_source(recursive)?;
         }
         for (path, source) in &sources {
-            if self.outcomes.contains_key(path) {
-                continue;
-            }
-            let mut outcome = Outcome {
-                source: self.source.told(path),
-                target: self.target.told(path),
-                ..Outcome::default()
-            };
-            match self.one(path, source.clone(), targets.get(path).cloned(), &mut outcome) {
-                Ok(()) => {}
-                Err(Failure::Refused(error)) => {
-                    outcome.action = Action::Failed;
-                    outcome.error = Some(error.to_string());
+            if left(self, path) {
+                let mut outcome = self.begun.remove(path).unwrap_or_else(|| self.outcome(path));
+                let brought = self.one(path, source, targets.get(path), &mut outcome);
+                let is_done = brought.is_ok();
+                self.begun.insert(path.clone(), outcome);
+                self.settle(path, brought)?;
+                if is_done && let Some(outcome) = self.begun.remove(path) {
+                    self.tell(&outcome);
+                    self.outcomes.insert(path.clone(), outcome);
                 }
-                lost => return lost,
             }
-            self.tell(&outcome);
-            self.outcomes.insert(path.clone(), outcome);
         }
         if !self.args.json.json {
-            let left = targets.keys().filter(|path| !sources.contains_key(*path));
-            left.for_each(|path| {
-                out::print(&format!("{}: not at the source, left as it is\n", self.target.told(path)))
+            let other = targets.keys().filter(|path| !sources.contains_key(*path));
+            other.for_each(|path| {
+                out::print(&format!("{}: not at the source, left as it is\n", self.target.told(path)));
             });
         }
+        Ok(())
+    }
+
+    fn outcome(&self, path: &str) -> Outcome {
+        let (source, target) = (self.source.told(path), self.target.told(path));
+        Outcome { source, target, ..Outcome::default() }
+    }
+
+    /// A refusal ends a dataset, and no other; what was lost ends the attempt.
+    fn settle(&mut self, path: &str, done: Result<(), Failure>) -> Result<(), Failure> {
+        let Err(Failure::Refused(error)) = done else { return done };
+        let mut outcome = self.begun.remove(path).unwrap_or_else(|| self.outcome(path));
+        outcome.action = Action::Failed;
+        outcome.error = Some(error.to_string());
+        self.tell(&outcome);
+        self.outcomes.insert(path.to_owned(), outcome);
         Ok(())
     }
 
@@ -254,51 +292,63 @@ impl Run<'_> {
     }
 
     /// Takes a snapshot of those that have nothing to send and were changed, all at one moment; whether any was.
-    fn take(&self, sources: &Datasets, targets: &Datasets) -> Result<bool, Failure> {
+    fn take(&mut self, sources: &Datasets, targets: &Datasets) -> Result<bool, Failure> {
         let Args { policy, no_snapshot, force, dryrun, .. } = *self.args;
         if policy || no_snapshot {
             return Ok(false);
         }
-        let (mut wanted, mut asked) = (Vec::new(), Vec::new());
-        for (path, source) in sources.iter().filter(|(path, _)| !self.outcomes.contains_key(*path)) {
-            let target = targets.get(path);
-            let Choice::From(base, _) = replicate::choose(source, target, force) else { continue };
+        let lacks = |(path, source): &(&String, &Dataset)| {
+            let target = targets.get(*path);
             let goes_on = target.is_some_and(|target| target.token.is_some());
-            if goes_on || !replicate::missing(source, &base).is_empty() {
-                continue;
+            let is_done = self.outcomes.contains_key(*path);
+            match replicate::choose(source, target, force) {
+                Choice::From(base, _) => !goes_on && !is_done && replicate::missing(source, &base).is_empty(),
+                _ => false,
             }
-            let to = if source.snapshots.is_empty() || force { &mut wanted } else { &mut asked };
-            to.push(self.source.below(path));
-        }
-        if !asked.is_empty() {
-            let pool = pool_of(&self.source.dataset);
-            // What was just written counts.
-            if !dryrun {
-                self.source.side.run(&["pool", "sync", pool])?;
-            }
-            let arguments = ["fs", "get", "-Hpo", "name,value", "written"].into_iter();
-            let arguments: Vec<&str> = arguments.chain(asked.iter().map(String::as_str)).collect();
-            let written = self.source.side.run(&arguments)?;
-            let is_changed = |line: &str| {
-                let (name, bytes) = line.split_once('\t')?;
-                (bytes != "0").then(|| name.to_owned())
-            };
-            wanted.extend(written.lines().filter_map(is_changed));
-        }
-        if wanted.is_empty() {
+        };
+        let asked: Vec<_> = sources.iter().filter(lacks).collect();
+        if asked.is_empty() {
             return Ok(false);
         }
+        // What was just written counts.
+        self.source.side.run(&["pool", "sync", pool_of(&self.source.dataset)])?;
+        let names: Vec<_> = asked.iter().map(|(path, _)| self.source.below(path)).collect();
+        let arguments = ["fs", "get", "-Hpo", "value", "written"].into_iter();
+        let arguments: Vec<&str> = arguments.chain(names.iter().map(String::as_str)).collect();
+        let written = self.source.side.run(&arguments)?;
+        let mut written: Vec<u64> = written.lines().map(|line| line.parse().unwrap_or(u64::MAX)).collect();
+        written.resize(asked.len(), u64::MAX);
         let own = replicate::own_name(jiff::Timestamp::now());
-        let names: Vec<_> = wanted.iter().map(|dataset| format!("{dataset}@{own}")).collect();
-        if dryrun {
-            if !self.args.json.json {
-                names.iter().for_each(|name| out::print(&format!("would take {name}\n")));
+        let mut wanted = Vec::new();
+        for (((path, source), dataset), bytes) in asked.into_iter().zip(names).zip(written) {
+            let newest = targets.get(path).and_then(|target| target.snapshots.last());
+            let is_changed = match source.snapshots.last() {
+                Some(last) if newest.is_some_and(|newest| newest.guid == last.guid) => {
+                    // Being read writes, too.
+                    bytes > 0
+                        && self.source.side.prints(&[
+                            "fs",
+                            "diff",
+                            "-H",
+                            &format!("{dataset}@{}", last.name),
+                        ])?
+                }
+                // There is a snapshot of nothing that would be common, or the target goes back to one.
+                _ => true,
+            };
+            if is_changed {
+                wanted.push(format!("{dataset}@{own}"));
+                if dryrun {
+                    self.rehearsed.insert(path.clone(), (own.clone(), bytes));
+                }
             }
+        }
+        if wanted.is_empty() || dryrun {
             return Ok(false);
         }
         let taken_for = format!("{}={}", replicate::TAKEN_FOR, self.label);
         let arguments = ["fs", "snapshot", "-o", &taken_for].into_iter();
-        let arguments: Vec<&str> = arguments.chain(names.iter().map(String::as_str)).collect();
+        let arguments: Vec<&str> = arguments.chain(wanted.iter().map(String::as_str)).collect();
         self.source.side.run(&arguments)?;
         Ok(true)
     }
@@ -306,30 +356,22 @@ impl Run<'_> {
     fn one(
         &mut self,
         path: &str,
-        mut source: Dataset,
-        mut target: Option<Dataset>,
+        source: &Dataset,
+        target: Option<&Dataset>,
         outcome: &mut Outcome,
     ) -> Result<(), Failure> {
         if !self.args.dryrun && !source.replicated.contains(&self.source.below(path)) {
             // From now on none goes by policy that was not sent.
-            source.replicated = format!("0 {}", self.source.below(path));
-            self.set(path, &source.replicated)?;
+            self.set(path, &format!("0 {}", self.source.below(path)))?;
         }
-        if let Some(token) = target.as_ref().and_then(|target| target.token.clone()) {
-            self.resume(path, &source, &token, outcome)?;
-            if !self.args.dryrun {
-                let again = self.list(&self.target, &self.target.below(path), false)?;
-                target = again.and_then(|mut all| all.remove(""));
-            }
-        }
-        let (mut base, mut beyond) = match replicate::choose(&source, target.as_ref(), self.args.force) {
+        let (mut base, mut beyond) = match replicate::choose(source, target, self.args.force) {
             Choice::From(base, beyond) => (base, beyond),
             refusal => return Err(Failure::Refused(self.refusal(path, &refusal))),
         };
         loop {
-            match self.bring(path, &source, target.as_ref(), (&base, beyond), outcome) {
+            match self.bring(path, source, target, (&base, beyond), outcome) {
                 Err(failure) if matches!(base, Base::Bookmark(_)) && is_about_bookmarks(&failure) => {
-                    let last = target.as_ref().and_then(|target| replicate::last_common(&source, target));
+                    let last = target.and_then(|target| replicate::last_common(source, target));
                     let Some(last) = last.filter(|_| self.args.force) else {
                         return Err(Failure::Refused(self.no_bookmark(path, &base, failure)));
                     };
@@ -355,13 +397,15 @@ impl Run<'_> {
         outcome: &mut Outcome,
     ) -> Result<(), Failure> {
         let missing = replicate::missing(source, base);
+        if let Some((own, bytes)) = self.rehearsed.get(path) {
+            let would = replicate::steps(base, &[Mark { name: own.clone(), ..Mark::default() }], false);
+            (outcome.from, outcome.to) = (from_of(&would), Some(format!("@{own}")));
+            (outcome.action, outcome.bytes, outcome.snapshots) = (action_of(base), *bytes, 1);
+            return Ok(());
+        }
         let newest = match (missing.last(), base) {
             (Some(newest), _) | (None, Base::Snapshot(newest)) => newest.clone(),
             (None, Base::Nothing) => {
-                if self.args.dryrun && !self.args.policy && !self.args.no_snapshot {
-                    outcome.action = Action::Full;
-                    return Ok(());
-                }
                 let message = format!("{} has no snapshot to send", self.source.told(path));
                 let hint = format!("larder fs snapshot {}@NAME", self.source.below(path));
                 return Err(Failure::Refused(refused(ErrorKind::NotFound, message).hint(hint)));
@@ -374,9 +418,8 @@ impl Run<'_> {
         };
         outcome.to = Some(format!("@{}", newest.name));
         let steps = replicate::steps(base, missing, self.args.newest_only);
-        if let Some(first) = steps.first() {
-            outcome.from = first.from.as_ref().map(|(_, from)| from.clone()).or(outcome.from.take());
-            outcome.action = if *base == Base::Nothing { Action::Full } else { Action::Incremental };
+        if !steps.is_empty() {
+            (outcome.from, outcome.action) = (from_of(&steps), action_of(base));
         }
         if self.args.dryrun {
             for step in &steps {
@@ -666,7 +709,6 @@ impl Run<'_> {
             }
             (Action::Forgotten, _) => "nothing is held for it any more".to_owned(),
             (Action::UpToDate, _) => format!("up to date at {to}"),
-            (_, true) if to.is_empty() => "would be sent in full".to_owned(),
             (_, true) => format!("would send {count} up to {to} {from}, {size}"),
             (_, false) => {
                 let on = if outcome.resumed { ", gone on with where it broke off" } else { "" };
@@ -675,6 +717,14 @@ impl Run<'_> {
         };
         out::print(&format!("{source} -> {target}: {text}\n"));
     }
+}
+
+fn from_of(steps: &[Step]) -> Option<String> {
+    steps.first()?.from.as_ref().map(|(_, from)| from.clone())
+}
+
+fn action_of(base: &Base) -> Action {
+    if *base == Base::Nothing { Action::Full } else { Action::Incremental }
 }
 
 fn is_missing(failure: &Failure) -> bool {

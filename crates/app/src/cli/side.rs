@@ -175,6 +175,21 @@ impl Side {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// Whether a command prints anything; it is not listened to any longer than that.
+    ///
+    /// # Errors
+    /// What it said, when it failed without printing.
+    pub fn prints(&self, arguments: &[&str]) -> Result<bool, Failure> {
+        let (mut child, complaint) = self.spawn(arguments, Stdio::null())?;
+        let some =
+            child.stdout.take().is_some_and(|mut output| output.read(&mut [0]).is_ok_and(|len| len > 0));
+        if some {
+            let _ = child.kill();
+        }
+        let status = child.wait().map_err(|error| self.not_waited_for(&error))?;
+        if some { Ok(true) } else { self.judge(status, complaint.text()).map(|()| false) }
+    }
+
     /// Starts `fs send`.
     ///
     /// # Errors
