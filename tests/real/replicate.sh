@@ -103,6 +103,8 @@ for bad in '-oProxyCommand=touch:attic' 'nas:attic/$(touch x)' 'nas:attic/a;touc
     check "'$bad' is bad usage" test "$code" = 2
 done
 
+check "a target within" test "$(replicate -r tank tank/work >/dev/null 2>&1 || echo $?)" = 2
+
 # Diverged.
 there fs snapshot attic/work@theirs
 echo 7 >"$W/n7"
@@ -147,8 +149,8 @@ killed() {
     rm -f "$BED/out/code"
     here fs replicate --retries 0 --remote-larder "$LARDER" tank/work nas:attic/work >"$BED/out/background" 2>&1 &
     local pid=$!
-    within 60 bash -c "[ \"\$(LARDER_RUN_DIR=$OTHER '$LARDER' fs get -Hpo value receive_resume_token attic/work)\" != - ]" || true
-    sleep 0.3
+    begun() { [ "$(token attic/work)" != - ]; }
+    check "before kill -9 of $1: half is there" within 60 begun
     case $1 in
     sender) kill -9 $pid ;;
     here) kill_daemon ;;

@@ -119,6 +119,10 @@ pub fn run(args: &Args, session: &Session) -> Result<u8> {
     if source.told("") == target.told("") {
         return Err(ApiError::usage("source and target are one dataset"));
     }
+    let is_within = target.below("").starts_with(&format!("{}/", source.dataset));
+    if args.recursive && is_within && source.side.is_same(&target.side) {
+        return Err(ApiError::usage(format!("{} is below what is replicated", target.told(""))));
+    }
     let (property, label) = (replicate::property_of(&args.target), replicate::label_of(&args.target));
     let mut run = Run {
         args,
@@ -312,15 +316,19 @@ impl Run<'_> {
         }
         // What was just written counts.
         self.source.side.run(&["pool", "sync", pool_of(&self.source.dataset)])?;
-        let names: Vec<_> = asked.iter().map(|(path, _)| self.source.below(path)).collect();
-        let arguments = ["fs", "get", "-Hpo", "value", "written"].into_iter();
-        let arguments: Vec<&str> = arguments.chain(names.iter().map(String::as_str)).collect();
-        let written = self.source.side.run(&arguments)?;
-        let mut written: Vec<u64> = written.lines().map(|line| line.parse().unwrap_or(u64::MAX)).collect();
-        written.resize(asked.len(), u64::MAX);
+        let depth = if self.args.recursive { "-r" } else { "-d0" };
+        let arguments = ["fs", "list", "-Hp", depth, "-o", "name,written", &self.source.dataset];
+        let table = self.source.side.run(&arguments)?;
+        let written: BTreeMap<&str, u64> = table
+            .lines()
+            .filter_map(|line| line.split_once('\t'))
+            .map(|(name, bytes)| (name, bytes.parse().unwrap_or(u64::MAX)))
+            .collect();
         let own = replicate::own_name(jiff::Timestamp::now());
         let mut wanted = Vec::new();
-        for (((path, source), dataset), bytes) in asked.into_iter().zip(names).zip(written) {
+        for (path, source) in asked {
+            let dataset = self.source.below(path);
+            let bytes = written.get(dataset.as_str()).copied().unwrap_or(u64::MAX);
             let newest = targets.get(path).and_then(|target| target.snapshots.last());
             let is_changed = match source.snapshots.last() {
                 Some(last) if newest.is_some_and(|newest| newest.guid == last.guid) => {
@@ -430,6 +438,10 @@ impl Run<'_> {
         }
         if *base == Base::Nothing && target.is_none() && path.is_empty() {
             self.make_parent()?;
+        }
+        if !steps.is_empty() {
+            // Once it is there it is what the next one builds upon.
+            self.hold(path, &newest)?;
         }
         for step in &steps {
             let arguments = self.step_of(path, step);
@@ -570,13 +582,7 @@ impl Run<'_> {
         if source.replicated == value {
             return Ok(());
         }
-        let side = &self.source.side;
-        match side.run(&["fs", "hold", &self.property, &format!("{dataset}@{}", newest.name)]) {
-            Err(failure) if !failure.refusal().is_some_and(|why| why.contains("tag already exists")) => {
-                return Err(failure);
-            }
-            _ => {}
-        }
+        self.hold(path, newest)?;
         self.release(path, source, Some(newest))?;
         let label = &self.label;
         let old = replicate::old_at_source(source, label, newest, self.args.keep);
@@ -585,6 +591,14 @@ impl Run<'_> {
         kept.snapshots.retain(|mark| !old.contains(&mark.name));
         self.destroy(&self.target, path, &replicate::old_at_target(&kept, target, newest));
         self.set(path, &value)
+    }
+
+    fn hold(&self, path: &str, newest: &Mark) -> Result<(), Failure> {
+        let name = format!("{}@{}", self.source.below(path), newest.name);
+        match self.source.side.run(&["fs", "hold", &self.property, &name]) {
+            Err(failure) if failure.refusal().is_some_and(|why| why.contains("tag already exists")) => Ok(()),
+            held => held.map(drop),
+        }
     }
 
     /// Lets go of the holds for this target, but for that on one.

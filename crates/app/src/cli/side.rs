@@ -91,7 +91,7 @@ impl Place {
         }
         name::check_dataset(dataset)?;
         let side = Side { host, ssh: words(&way.ssh), larder: words(&way.remote_larder) };
-        if side.ssh.is_empty() || side.larder.is_empty() {
+        if side.host.is_some() && (side.ssh.is_empty() || side.larder.is_empty()) {
             return Err(ApiError::usage("--ssh and --remote-larder each name a command"));
         }
         Ok(Self { side, dataset: dataset.to_owned() })
@@ -130,6 +130,11 @@ fn quoted(word: &str) -> String {
 }
 
 impl Side {
+    /// Whether another is the same machine, by its name.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.host == other.host
+    }
+
     /// The machine's name in front of what it said.
     fn said(&self, text: &str) -> String {
         self.host.as_ref().map_or_else(|| text.to_owned(), |host| format!("{host}: {text}"))
@@ -224,6 +229,8 @@ impl Side {
             return Ok(());
         }
         let by_ssh = self.host.is_some();
+        // It may come from anybody, and goes to a terminal.
+        let said = said.lines().map(name::printable).collect::<Vec<_>>().join("\n");
         if by_ssh && status.code() == Some(NO_COMMAND) {
             let message = self.said(&format!("there is no '{}' ({said})", self.larder[0]));
             let hint = "--remote-larder names it, with its path";
@@ -373,6 +380,13 @@ mod tests {
             let output = Command::new("sh").args(["-c", &line]).output().unwrap();
             assert_eq!(String::from_utf8_lossy(&output.stdout), word);
         }
+    }
+
+    #[test]
+    fn what_another_machine_says_moves_no_cursor() {
+        let side = Place::parse("nas:tank", &way()).unwrap().side;
+        let refused = side.judge(ExitStatus::from_raw(256), "one\n\u{1b}[2Jtwo".to_owned()).unwrap_err();
+        assert_eq!(refused.refusal(), Some("nas: one\n\\u{1b}[2Jtwo"));
     }
 
     #[test]
