@@ -172,6 +172,7 @@ echo 30000000 >"$BED/break"
 check "broken for good" fails "the connection broke off" replicate --retries 0 tank/work nas:attic/work
 check "a part is there" test "$(token attic/work)" != -
 gone=$(newest tank/work)
+check "what is on its way is held" here fs release $tag "tank/work@$gone"
 here fs destroy "tank/work@$gone"
 check "what cannot go on is dropped" says "is dropped, since it cannot go on" replicate tank/work nas:attic/work
 equal "after that: content" "$W" "$R"
