@@ -166,6 +166,14 @@ killed() {
 }
 here pool sync tank && there pool sync attic
 for who in sender here there; do killed $who; done
+# The other side may not know yet that a connection broke.
+noise 20M >"$W/large" && here fs snapshot tank/work@slow
+here fs send -i "@$(names here tank/work | tail -2 | head -1)" tank/work@slow >"$BED/out/stream"
+(head -c 10M "$BED/out/stream"; sleep 2.5) | there fs receive -s attic/work >/dev/null 2>&1 &
+begun() { [ "$(token attic/work)" != - ]; }
+check "a stream is still received" within 30 begun
+check "it is waited for" says "trying again" replicate tank/work nas:attic/work
+equal "after waiting: content" "$W" "$R"
 # What cannot go on is given up.
 noise 100M >"$W/large"
 echo 30000000 >"$BED/break"

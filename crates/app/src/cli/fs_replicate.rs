@@ -1,5 +1,5 @@
-//! `larder fs replicate`: commands on two machines, as people would type them; see [`crate::replicate`] for what is sent
-//! upon what.
+//! `larder fs replicate`: commands on two machines, as people would type them. What is sent upon what is told by
+//! [`crate::replicate`].
 
 use super::args::Json;
 use super::progress::Progress;
@@ -332,16 +332,11 @@ impl Run<'_> {
             let newest = targets.get(path).and_then(|target| target.snapshots.last());
             let is_changed = match source.snapshots.last() {
                 Some(last) if newest.is_some_and(|newest| newest.guid == last.guid) => {
+                    let last = format!("{dataset}@{}", last.name);
                     // Being read writes, too.
-                    bytes > 0
-                        && self.source.side.prints(&[
-                            "fs",
-                            "diff",
-                            "-H",
-                            &format!("{dataset}@{}", last.name),
-                        ])?
+                    bytes > 0 && self.source.side.prints(&["fs", "diff", "-H", &last])?
                 }
-                // There is a snapshot of nothing that would be common, or the target goes back to one.
+                // The last snapshot is not what the target has: what came since is not known.
                 _ => true,
             };
             if is_changed {
@@ -449,7 +444,8 @@ impl Run<'_> {
             self.transfer(path, &arguments, beyond == Beyond::Goes, outcome)?;
         }
         let mut now = target.cloned().unwrap_or_default();
-        now.snapshots.extend(missing.iter().cloned());
+        let sent = if self.args.newest_only { missing.len().saturating_sub(1) } else { 0 };
+        now.snapshots.extend_from_slice(&missing[sent..]);
         self.remember(path, source, &now, &newest)
     }
 
@@ -503,7 +499,7 @@ impl Run<'_> {
             return Ok(());
         }
         let why = if is_ours {
-            match self.transfer(path, &["-t", token], false, outcome) {
+            match self.transfer(path, &["-t", token], self.args.force, outcome) {
                 Ok(()) => {
                     outcome.resumed = true;
                     outcome.action = Action::Incremental;

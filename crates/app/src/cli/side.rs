@@ -242,7 +242,9 @@ impl Side {
             said => self.said(said),
         };
         let is_gone = said.starts_with("the daemon ") || said.starts_with("cannot reach the larder daemon");
-        if is_cut || is_gone {
+        // Where a connection broke the other side may not know yet.
+        let is_busy = said.contains("a stream is being received into");
+        if is_cut || is_gone || is_busy {
             let doing = if is_cut { "the connection broke off: " } else { "" };
             return Err(Failure::Lost(ApiError::new(ErrorKind::Daemon, format!("{doing}{message}"))));
         }
@@ -399,6 +401,8 @@ mod tests {
         assert!(matches!(judged("nas:tank", 255, "no route"), Err(Failure::Lost(_))));
         assert!(matches!(judged("tank", 255, "x"), Err(Failure::Refused(_))));
         assert!(matches!(judged("tank", 1, "cannot reach the larder daemon: x"), Err(Failure::Lost(_))));
+        let busy = judged("nas:tank", 1, "cannot receive: a stream is being received into tank");
+        assert!(matches!(busy, Err(Failure::Lost(_))), "the one before, which will end");
         let refused = judged("nas:tank", 1, "cannot open 'tank'").unwrap_err();
         assert_eq!(refused.refusal(), Some("nas: cannot open 'tank'"));
         let missing = judged("nas:tank", 127, "sh: larder: not found").unwrap_err().into_error();

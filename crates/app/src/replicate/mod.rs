@@ -1,12 +1,11 @@
-//! What a dataset lacks of another, and what it is sent upon: from the snapshots and bookmarks of both.
+//! Choice of streams that make a dataset a copy of another, from the snapshots and bookmarks of both.
 //!
 //! Snapshots are the same where their GUIDs are. What is sent builds upon the newest snapshot of the target, which the
 //! source must have, or a bookmark of it. Where the target has newer ones than the last that both have, it *diverged*:
 //! somebody has to say that these go.
 //!
-//! What was replicated to a target is remembered at the source, in a property of the dataset whose name has the
-//! target's ([`property_of`]) and whose value begins with the commit of the last snapshot that both have: newer ones
-//! are not destroyed by policy. A hold of the same name keeps that snapshot, so that there is always something to go on
+//! The source remembers what a target has, in a property of the dataset whose name has the target's ([`property_of`])
+//! and whose value begins with the commit of the last snapshot that both have: newer ones are not destroyed by policy. A hold of the same name keeps that snapshot, so that there is always something to go on
 //! from.
 
 use std::collections::BTreeMap;
@@ -54,7 +53,7 @@ pub struct Dataset {
 /// Datasets by their path below the first; parents come first.
 pub type Datasets = BTreeMap<String, Dataset>;
 
-/// What a stream builds upon.
+/// Foundation of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Base {
     /// Nothing: all of it is sent.
@@ -190,7 +189,7 @@ pub fn parse(table: &str, top: &str) -> Datasets {
     datasets
 }
 
-/// What a target can be sent upon; with `force`, what it has beyond that may go.
+/// The base that a target can be sent upon; with `force`, what it has beyond that may go.
 pub fn choose(source: &Dataset, target: Option<&Dataset>, force: bool) -> Choice {
     let Some(target) = target else { return Choice::From(Base::Nothing, Beyond::Stays) };
     let Some(newest) = target.snapshots.last() else {

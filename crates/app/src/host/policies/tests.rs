@@ -243,7 +243,7 @@ fn what_a_target_lacks_stays_until_it_has_it() {
     assert_eq!(names(&bed, "tank/a"), all, "the target that has least counts");
     let why: Vec<_> = ran.kept.iter().map(|kept| kept.why.as_str()).collect();
     assert_eq!(why, ["nas:tank/a lacks it: larder fs replicate"; 2]);
-    // What says nothing that can be read is no reason to destroy.
+    // A value that cannot be read is no reason to destroy.
     replicated(nas, "unknown");
     run(&bed.host, &["tank/a"]);
     assert_eq!(names(&bed, "tank/a"), all);
