@@ -5,8 +5,8 @@
 //! somebody has to say that these go.
 //!
 //! The source remembers what a target has, in a property of the dataset whose name has the target's ([`property_of`])
-//! and whose value begins with the commit of the last snapshot that both have: newer ones are not destroyed by policy. A hold of the same name keeps that snapshot, so that there is always something to go on
-//! from.
+//! and whose value begins with the commit of the last snapshot that both have: policies destroy no newer one. A hold of
+//! the same name keeps that snapshot, so that there is always something to go on from.
 
 use std::collections::BTreeMap;
 
