@@ -74,7 +74,7 @@ check "names with an @" bash -c "mv '$W/dir/sub/letter' '$W/dir/a@b' && '$LARDER
 check "are parted at the last" "$LARDER" restore "$W/dir/a@b@g"
 same "and come back" "$BED/out/first" "$W/dir/a@b"
 check "one without a snapshot" fails "there is no snapshot tank/work@b2" "$LARDER" restore "$W/dir/a@b2"
-check "a file of that name" fails "a version of it is $W/dir/a@b@SNAPSHOT" bash -c "rm '$W'/dir/letter.b; '$LARDER' fs destroy tank/work@b; '$LARDER' restore '$W/dir/a@b'"
+check "a file of that name" fails "a version of it is $W/dir/a@b@SNAPSHOT" bash -c "rm '$W'/dir/letter.b; '$LARDER' fs destroy --now tank/work@b; '$LARDER' restore '$W/dir/a@b'"
 check "a snapshot that has it not" fails "is not in tank/work@a" "$LARDER" restore "$W/dir/a@b@a"
 rm -r "$W/dir"
 check "its folder is gone" fails "mkdir -p" "$LARDER" restore "$F@a"

@@ -175,7 +175,7 @@ fn large(larder: &Path, folder: &Path, gib: usize) {
         bed.fill(&path, mib);
         bed.forget();
         let freed = bed.watch(empty, || match part {
-            "set" => drop(bed.daemon.run(&["fs", "destroy", "--yes", "bench/set"])),
+            "set" => drop(bed.daemon.run(&["fs", "destroy", "--now", "--yes", "bench/set"])),
             _ => remove(&path),
         });
         let seconds = freed.back.as_secs_f64();

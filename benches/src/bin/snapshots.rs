@@ -126,8 +126,9 @@ fn commands(args: &Args, folder: &Path, mountpoint: &Path) {
     told(&what(": used, refer, written, again"), list("name,used,refer,written,creation"), None);
     let all = || run(&["fs", "get", "-Hrt", "snapshot", "all", &dataset]);
     told(&what(": all properties"), median((0..5).map(|_| all()).collect()), Some(500));
-    let destroy =
-        |from: usize, to: usize| run(&["fs", "destroy", "--yes", &format!("{dataset}@s{from:06}%s{to:06}")]);
+    let destroy = |from: usize, to: usize| {
+        run(&["fs", "destroy", "--now", "--yes", &format!("{dataset}@s{from:06}%s{to:06}")])
+    };
     told("1,000 snapshots destroyed", destroy(0, 999), Some(1000));
     told(&format!("{} more destroyed", args.snapshots - 1000), destroy(1000, args.snapshots - 1), None);
 
@@ -136,7 +137,7 @@ fn commands(args: &Args, folder: &Path, mountpoint: &Path) {
     }
     let together = (0..5).map(|i| run(&["fs", "snapshot", "-r", &format!("{POOL}@r{i}")]));
     told(&format!("a snapshot of {} datasets", args.datasets + 2), median(together.collect()), Some(100));
-    told("and destroyed", run(&["fs", "destroy", "-r", "--yes", &format!("{POOL}@r0")]), None);
+    told("and destroyed", run(&["fs", "destroy", "-r", "--now", "--yes", &format!("{POOL}@r0")]), None);
     daemon.run(&["pool", "destroy", "--yes", POOL]);
 }
 

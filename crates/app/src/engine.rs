@@ -15,6 +15,7 @@ use crate::api::snapshots::{
     RenameSnapshot, Rollback, RolledBack, Snapshot, Space, Spaces, Taken,
 };
 use crate::api::trace::Trace;
+use crate::api::trash::{EmptyTrash, Restored, Trash, TrashList, Undestroy};
 use crate::api::{Done, Items, Result, fs, policy, pool, stream};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -23,8 +24,8 @@ use serde::{Serialize, de::DeserializeOwned};
 pub trait Engine: Send + Sync {
     /// Makes a pool, imports it and mounts its top dataset. With `dry_run` only looks and tells.
     fn pool_create(&self, request: pool::Create) -> Result<pool::Created>;
-    /// Destroys an imported pool: exports it and wipes the labels of its devices.
-    fn pool_destroy(&self, request: pool::Destroy) -> Result<Done>;
+    /// Destroys an imported pool: exports it, and its devices are free.
+    fn pool_destroy(&self, request: pool::Destroy) -> Result<pool::PoolDestroyed>;
     /// The state of pools. An unknown name is an error.
     fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses>;
     /// The state of pools with how long requests took.
@@ -89,6 +90,12 @@ pub trait Engine: Send + Sync {
     fn fs_bookmark(&self, request: Bookmark) -> Result<Done>;
     /// Destroys a bookmark.
     fn fs_destroy_bookmark(&self, request: DestroyBookmark) -> Result<Done>;
+    /// Brings destroyed datasets and snapshots back.
+    fn fs_undestroy(&self, request: Undestroy) -> Result<Restored>;
+    /// The trash.
+    fn fs_trash(&self, request: Trash) -> Result<TrashList>;
+    /// Lets go of what is in the trash.
+    fn fs_empty_trash(&self, request: EmptyTrash) -> Result<TrashList>;
     /// Renames snapshots; all of them or none.
     fn fs_rename_snapshot(&self, request: RenameSnapshot) -> Result<Done>;
     /// Space that snapshots hold.
@@ -236,7 +243,7 @@ macro_rules! verbs {
 
 verbs! {
     pool::Create, pool_create, "/v1/pool/create" makes true => pool::Created, checked;
-    pool::Destroy, pool_destroy, "/v1/pool/destroy" => Done;
+    pool::Destroy, pool_destroy, "/v1/pool/destroy" => pool::PoolDestroyed;
     pool::Status, pool_status, "/v1/pool/status" => pool::Statuses;
     Iostat, pool_iostat, "/v1/pool/iostat" => pool::Statuses;
     Cache, pool_cache, "/v1/pool/cache" => Caches;
@@ -266,6 +273,9 @@ verbs! {
         => fs::Destroyed, checked;
     Bookmark, fs_bookmark, "/v1/fs/bookmark" changes(name) => Done, checked;
     DestroyBookmark, fs_destroy_bookmark, "/v1/fs/destroy-bookmark" changes(name) => Done, checked;
+    Undestroy, fs_undestroy, "/v1/fs/undestroy" changes(name) => Restored, checked;
+    Trash, fs_trash, "/v1/fs/trash" => TrashList;
+    EmptyTrash, fs_empty_trash, "/v1/fs/empty-trash" changes(name) => TrashList;
     MakeClone, fs_clone, "/v1/fs/clone" changes(name) => fs::Created, checked;
     Promote, fs_promote, "/v1/fs/promote" changes(name) => Done;
     Rollback, fs_rollback, "/v1/fs/rollback" changes(name) => RolledBack, checked;

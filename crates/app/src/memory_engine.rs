@@ -12,6 +12,7 @@ use crate::api::snapshots::{
     RenameSnapshot, Rollback, RolledBack, Snapshot, Space, Spaces, Tag, Taken, chosen, spans,
 };
 use crate::api::trace::Trace;
+use crate::api::trash::{EmptyTrash, Restored, Trash, TrashList, Undestroy};
 use crate::api::{
     ApiError, Done, ErrorKind, Item, ItemKind, Items, Properties, PropertyValue, Result, Source, fs, name,
     policy, pool, stream,
@@ -72,8 +73,9 @@ impl Engine for MemoryEngine {
         Ok(pool::Created { name, groups, spares, size, usable, survives, mountpoint, notes })
     }
 
-    fn pool_destroy(&self, request: pool::Destroy) -> Result<Done> {
-        self.pool_export(pool::Export { name: request.name, force: true }).map(|_| Done {})
+    fn pool_destroy(&self, request: pool::Destroy) -> Result<pool::PoolDestroyed> {
+        self.pool_export(pool::Export { name: request.name, force: true })?;
+        Ok(pool::PoolDestroyed { kept: !request.now })
     }
 
     fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses> {
@@ -104,6 +106,7 @@ impl Engine for MemoryEngine {
             scans: vec![],
             spares: vec![],
             freeing: 0,
+            trash: 0,
             cleaned: 0,
             write_amplification: 100,
             trace: None,
@@ -230,7 +233,7 @@ impl Engine for MemoryEngine {
         }
         let below = |name: &str| name.strip_prefix(&request.name).is_some_and(|rest| rest.starts_with('@'));
         self.datasets.lock().retain(|name, _| *name != request.name && !below(name));
-        Ok(fs::Destroyed { destroyed: vec![request.name], reclaimed: 0, kept: vec![] })
+        Ok(fs::Destroyed { destroyed: vec![request.name], reclaimed: 0, kept: vec![], until: None })
     }
 
     fn fs_rename(&self, request: fs::Rename) -> Result<Done> {
@@ -264,7 +267,7 @@ impl Engine for MemoryEngine {
         if !request.dry_run {
             self.datasets.lock().retain(|name, _| !destroyed.contains(name));
         }
-        Ok(fs::Destroyed { destroyed, reclaimed: 0, kept: vec![] })
+        Ok(fs::Destroyed { destroyed, reclaimed: 0, kept: vec![], until: None })
     }
 
     fn fs_rollback(&self, request: Rollback) -> Result<RolledBack> {
@@ -310,6 +313,18 @@ impl Engine for MemoryEngine {
 
     fn fs_destroy_bookmark(&self, request: DestroyBookmark) -> Result<Done> {
         self.known(&request.name).map(|()| Done {})
+    }
+
+    fn fs_undestroy(&self, _: Undestroy) -> Result<Restored> {
+        Self::unsupported("undestroy")
+    }
+
+    fn fs_trash(&self, _: Trash) -> Result<TrashList> {
+        Ok(TrashList { items: vec![] })
+    }
+
+    fn fs_empty_trash(&self, _: EmptyTrash) -> Result<TrashList> {
+        Ok(TrashList { items: vec![] })
     }
 
     fn fs_space(&self, _: Space) -> Result<Spaces> {

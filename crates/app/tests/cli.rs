@@ -406,7 +406,7 @@ fn a_destroyed_dataset_makes_room_for_its_name_at_once_and_freeing_counts_down()
         fs::write(bed.path("mnt/set/file"), vec![byte; 20 << 20]).unwrap();
         bed.ok("pool sync tank");
         if round == 0 {
-            bed.ok("fs destroy --yes tank/set");
+            bed.ok("fs destroy --now --yes tank/set");
             let left = bed.ok("pool list -Hp -o freeing tank").trim().parse::<u64>().unwrap();
             assert!(left <= 24 << 20, "{left}");
             assert!(!bed.path("mnt/set/file").exists());
@@ -415,7 +415,7 @@ fn a_destroyed_dataset_makes_room_for_its_name_at_once_and_freeing_counts_down()
     assert_eq!(fs::read(bed.path("mnt/set/file")).unwrap(), vec![b'b'; 20 << 20]);
     fs::write(bed.path("mnt/large"), noise(5, 20 << 20)).unwrap();
     bed.ok("pool sync tank");
-    bed.ok("fs destroy --yes tank/set");
+    bed.ok("fs destroy --now --yes tank/set");
     fs::remove_file(bed.path("mnt/large")).unwrap();
     bed.kill_daemon();
     bed.ok("pool import -d DIR/disks tank");

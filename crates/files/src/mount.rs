@@ -157,7 +157,8 @@ impl Mount {
                 // Told already.
                 None if unreadable.contains(&id) => continue,
                 None => {
-                    let dataset = pool.dataset(id).ok_or(FsError::Stale)?;
+                    // It may have come into the trash since.
+                    let dataset = pool.alive(id).ok_or(FsError::Stale)?;
                     match Volume::open(Arc::clone(&pool), dataset, owner) {
                         // All changes of this dataset are lost; the others are there.
                         Err(FsError::Damaged(why)) => {

@@ -18,6 +18,7 @@ pub mod root;
 pub mod run;
 pub mod segment;
 pub mod tables;
+pub mod trash;
 
 pub use error::{Corrupt, Reason};
 pub use ids::*;

@@ -47,7 +47,7 @@ layout! {
         incarnation: Incarnation = 32,
         /// When.
         time: Timestamp = 40,
-        /// 1 after a clean export.
+        /// 1 after a clean export, 2 when the pool was destroyed.
         exported: u8 = 52,
         /// 1 when the log may hold operations after this root.
         log_open: u8 = 53,
@@ -390,6 +390,8 @@ pub struct Root {
     pub time: Timestamp,
     /// After a clean export.
     pub exported: bool,
+    /// The pool was destroyed, and exported so.
+    pub destroyed: bool,
     /// The log may hold operations after this root.
     pub log_open: bool,
     /// The host that wrote it.
@@ -473,7 +475,7 @@ impl Root {
             commit: self.commit,
             incarnation: self.incarnation,
             time: self.time,
-            exported: u8::from(self.exported),
+            exported: if self.destroyed { 2 } else { u8::from(self.exported) },
             log_open: u8::from(self.log_open),
             host: self.host,
             block_lease: self.block_lease,
@@ -514,7 +516,7 @@ impl Root {
         ensure(head.pool == sums.pool(), WHAT, Reason::Identity)?;
         head.features.check(WHAT)?;
         ensure(usize::from(head.history) <= MAX_HISTORY, WHAT, Reason::Range)?;
-        ensure(head.oldest <= head.commit && head.exported <= 1 && head.log_open <= 1, WHAT, Reason::Range)?;
+        ensure(head.oldest <= head.commit && head.exported <= 2 && head.log_open <= 1, WHAT, Reason::Range)?;
         let ids = [head.commit.get(), head.block_lease.get(), head.segment_lease.get()];
         ensure_countable(&ids, WHAT)?;
         ensure_countable(&[head.applied.get(), head.log_sequence], WHAT)?;
@@ -572,6 +574,7 @@ impl Root {
             incarnation: head.incarnation,
             time: head.time,
             exported: head.exported != 0,
+            destroyed: head.exported == 2,
             log_open: head.log_open != 0,
             host: head.host,
             block_lease: head.block_lease,

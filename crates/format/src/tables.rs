@@ -57,7 +57,7 @@ pub enum Table {
     Receiving = 17,
     /// Space and inodes used by users, groups and projects.
     Usage = 18,
-    /// Removed files, kept for a while.
+    /// Destroyed datasets and snapshots that are kept for a while: [`crate::trash`].
     Trash = 19,
     /// Wrapped keys. The last that is reserved.
     Keys = 20,
@@ -122,7 +122,6 @@ impl Table {
         let unknown = |what| Corrupt::new(what, Reason::Feature);
         match table.ok_or(unknown("a table that is not known"))? {
             Self::Usage => Err(unknown("usage by users")),
-            Self::Trash => Err(unknown("a trash")),
             Self::Keys => Err(unknown("keys of datasets")),
             known => Ok((known, key.object & ((1 << WITHIN_BITS) - 1))),
         }

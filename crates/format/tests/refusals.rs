@@ -85,6 +85,7 @@ fn root() -> Root {
         incarnation,
         time: Timestamp::default(),
         exported: false,
+        destroyed: false,
         log_open: true,
         host: HostId::new(1),
         block_lease: BlockId::new(100),
@@ -462,7 +463,6 @@ fn what_later_versions_keep_in_tables_logs_and_blocks_is_refused_by_name() {
     for (table, name) in [
         (5, "a table that is not known"),
         (18, "usage by users"),
-        (19, "a trash"),
         (20, "keys of datasets"),
         (22, "a table that is not known"),
         (0xffff, "a table that is not known"),

@@ -127,6 +127,7 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
         tables::BadSlotRecord,
         tables::RemainsRecord,
         tables::ReceivingHead,
+        trash::TrashHead,
         ledger::EventHead,
         ledger::CommandHead,
         ledger::DamageRecord,

@@ -30,6 +30,7 @@ use larder_format::tables::{
     BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, ReceivingRecord, RemainsRecord,
     SnapshotRecord,
 };
+use larder_format::trash::TrashRecord;
 use larder_format::{BLOCK_STEP, BlockId, CommitId, Incarnation, Place, SegmentId};
 use larder_fuse::{Operation, Request};
 use larder_store::walk_blocks;
@@ -60,6 +61,7 @@ pub const ALL: &[Decoder] = &[
     decoder("dataset_record", samples::datasets, unsummed, dataset_record),
     decoder("snapshot_record", samples::snapshots, unsummed, snapshot_record),
     decoder("bookmark_record", samples::bookmarks, unsummed, bookmark_record),
+    decoder("trash_record", samples::trash, unsummed, trash_record),
     decoder("bad_slot_record", samples::bad_slots, unsummed, bad_slot_record),
     decoder("remains_record", samples::remains, unsummed, remains_record),
     decoder("receiving_record", samples::receiving, unsummed, receiving_record),
@@ -394,6 +396,12 @@ fn snapshot_record(bytes: &[u8]) -> bool {
 fn bookmark_record(bytes: &[u8]) -> bool {
     let Ok(record) = BookmarkRecord::decode(bytes) else { return false };
     let again = BookmarkRecord::decode(&record.encode());
+    same(record, again)
+}
+
+fn trash_record(bytes: &[u8]) -> bool {
+    let Ok(record) = TrashRecord::decode(bytes) else { return false };
+    let again = TrashRecord::decode(&record.encode());
     same(record, again)
 }
 

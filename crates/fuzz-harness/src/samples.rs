@@ -24,6 +24,7 @@ use larder_format::tables::{
     BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, ReceivingRecord, RemainsRecord,
     SnapshotRecord,
 };
+use larder_format::trash::TrashRecord;
 use larder_format::*;
 use larder_pool::codec::{self, Codec};
 use std::sync::LazyLock;
@@ -124,6 +125,7 @@ pub fn roots() -> Vec<Vec<u8>> {
         incarnation: Incarnation::new(8),
         time: TIME,
         exported: segments == 0,
+        destroyed: false,
         log_open: segments > 0,
         host: HostId::new(1),
         block_lease: BlockId::new(1 << 30),
@@ -576,6 +578,14 @@ pub fn bookmarks() -> Vec<Vec<u8>> {
         name: name.into(),
     };
     vec![record("m").encode(), record("monday, before it was upgraded").encode()]
+}
+
+pub fn trash() -> Vec<Vec<u8>> {
+    let record = |parent, going, name: &str| {
+        let parent = DatasetId::new(parent);
+        TrashRecord { destroyed: TIME, until: TIME, parent, going, name: name.into() }.encode()
+    };
+    vec![record(0, false, "tank/a@monday"), record(1, true, "tank/a")]
 }
 
 /// Slots that are out of use.

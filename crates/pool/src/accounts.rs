@@ -411,36 +411,50 @@ impl Accounts {
         let mut accounts = self.by_dataset.write();
         let Some(account) = accounts.get_mut(&id) else { return Ok(()) };
         let before = account.parent.replace(parent);
-        let reserved = self.reserved.load(Relaxed);
-        let used = |accounts: &AccountMap| {
+        self.admit(&accounts, free).inspect_err(|_| {
+            accounts.get_mut(&id).expect("it was just moved").parent = before;
+            self.count(&accounts);
+        })
+    }
+
+    /// Opens the account of a dataset that comes back with all that it has, unless that passes a quota above it or
+    /// promises what is not free.
+    pub(crate) fn restore(&self, id: DatasetId, account: Account, free: u64) -> Result<()> {
+        let mut accounts = self.by_dataset.write();
+        // It has what it had: only those above get more.
+        account.used.store(i64::MAX, Relaxed);
+        accounts.insert(id, account);
+        self.admit(&accounts, free).inspect_err(|_| {
+            accounts.remove(&id);
+            self.count(&accounts);
+        })
+    }
+
+    /// Counts anew, and refuses what passes a quota or promises more than is free, and did not before.
+    fn admit(&self, accounts: &AccountMap, free: u64) -> Result<()> {
+        let figures = |accounts: &AccountMap| {
             let all = accounts.iter().map(|(&id, account)| (id, account.used.load(Relaxed)));
             all.collect::<BTreeMap<_, _>>()
         };
-        let old = used(&accounts);
-        self.count(&accounts);
+        let (old, reserved) = (figures(accounts), self.reserved.load(Relaxed));
+        self.count(accounts);
         let over = accounts.iter().find(|(id, account)| {
             let now = account.used.load(Relaxed);
             now > old[id] && passes(now, account.limits.quota)
         });
-        let now = self.reserved.load(Relaxed);
-        let refused = if let Some((&over, account)) = over {
+        if let Some((_, account)) = over {
             let quota = format_size(account.limits.quota);
             let found = format_size(account.used.load(Relaxed) as u64);
-            debug_assert_ne!(over, id, "what moves stays the same");
-            Some(format!("the quota of {quota} there would be passed: {found} would be used"))
-        } else if now > reserved && now > free as i64 {
-            Some(format!(
+            let why = format!("the quota of {quota} there would be passed: {found} would be used");
+            return Err(PoolError::Invalid(why));
+        }
+        let now = self.reserved.load(Relaxed);
+        if now > reserved && now > free as i64 {
+            return Err(PoolError::Invalid(format!(
                 "reservations of {} are more than the {} that are free",
                 format_size(now as u64),
                 format_size(free)
-            ))
-        } else {
-            None
-        };
-        if let Some(why) = refused {
-            accounts.get_mut(&id).expect("it was just moved").parent = before;
-            self.count(&accounts);
-            return Err(PoolError::Invalid(why));
+            )));
         }
         Ok(())
     }

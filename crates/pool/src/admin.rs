@@ -41,6 +41,11 @@ impl Pool {
     pub fn full_name(&self, id: DatasetId) -> String {
         let mut parts = Vec::new();
         let mut at = self.dataset(id);
+        if at.is_none()
+            && let Some(name) = self.trashed_name(id)
+        {
+            return format!("{name} (in the trash)");
+        }
         while let Some(dataset) = at {
             parts.push(dataset.last_name());
             let parent = dataset.parent();

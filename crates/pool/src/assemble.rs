@@ -11,15 +11,16 @@ use crate::pool::Pool;
 use crate::receiving::{Received, Receiving};
 use crate::shared::Shared;
 use crate::snapshots::{Left, Snapshots};
+use crate::trashed::TrashedDatasets;
 use larder_format::checksum::ChecksumKind;
 use larder_format::tables::{ReceivingRecord, SnapshotRecord};
+use larder_format::trash::TrashKey;
 use larder_format::{Corrupt, DatasetId, Reason, Timestamp};
 use larder_sorted::tree::Tree;
 use larder_store::codec::Codec;
 use larder_store::{Dedup, PoolError, Result, Store};
 use larder_sync::{Mutex, RwLock};
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 /// Parts of a pool.
@@ -52,6 +53,7 @@ impl Pool {
             snapshots,
             attached,
             bookmarks,
+            trash,
             remains,
             receiving,
             freeing,
@@ -77,6 +79,16 @@ impl Pool {
         for (dataset, high, number, entry) in attached {
             snapshots.adopt((dataset, high), number, entry);
         }
+        let parents: BTreeSet<_> = datasets.values().map(|dataset| dataset.parent()).collect();
+        // One of nothing says nothing, nor does one of what cannot be without a name.
+        let is_there = |key: &TrashKey| match key {
+            TrashKey::Snapshot(high) => snapshots.hidden_of(*high).is_some(),
+            TrashKey::Dataset(id) => {
+                let dataset = datasets.get(id).filter(|_| !parents.contains(id));
+                dataset.is_some_and(|dataset| *id != ROOT_DATASET && !dataset.is_staging())
+            }
+        };
+        let trash: BTreeMap<_, _> = trash.into_iter().filter(|(key, _)| is_there(key)).collect();
         for (dataset, record) in bookmarks {
             // One of no dataset says nothing.
             if datasets.contains_key(&dataset) {
@@ -89,6 +101,20 @@ impl Pool {
                 state.remains_below = state.remains_below.max(record.high);
             }
         }
+        let mut trashed = TrashedDatasets::new();
+        for (key, entry) in &trash {
+            if let TrashKey::Dataset(id) = key
+                && let Some(dataset) = datasets.remove(id)
+            {
+                // Its own may go before it.
+                let mut state = dataset.state.write();
+                state.changed |= state.record.parent != ROOT_DATASET;
+                state.record.parent = ROOT_DATASET;
+                drop(state);
+                trashed.insert(*id, (dataset, entry.name.clone()));
+            }
+        }
+        snapshots.trash = trash;
         snapshots.remains = remains.into_iter().map(|record| (record.high, Left::open(record))).collect();
         let pool = Arc::new(Pool {
             began: shared.store.world.clock.monotonic(),
@@ -104,6 +130,8 @@ impl Pool {
             tables: Mutex::new(tables),
             datasets: RwLock::new(datasets),
             destroyed: Mutex::new(destroyed),
+            trashed: Mutex::new(trashed),
+            trash: Default::default(),
             properties: RwLock::new(own),
             front: RwLock::new(None),
             sealing: Default::default(),

@@ -223,7 +223,7 @@ impl Pool {
     ) -> Result<()> {
         let clone = taking.dataset.id();
         let others = self.move_snapshots(origin.dataset, clone, BlockId::new(0)..=origin.high, &[])?;
-        let giving = self.dataset(origin.dataset);
+        let giving = self.alive(origin.dataset);
         let (held, remains_below) = giving.map_or((0, BlockId::new(0)), |giving| {
             // Which of it is whose is not known: it is an upper bound of all.
             let mut state = giving.state.write();
@@ -306,7 +306,7 @@ impl Pool {
     /// Counts a head as it is committed; none when that is not there any more.
     fn counted(&self, dataset: DatasetId, high: BlockId) -> Result<Option<Counted>> {
         let missing = || PoolError::NotFound(format!("dataset {dataset}"));
-        let dataset = self.dataset(dataset).ok_or_else(missing)?;
+        let dataset = self.alive(dataset).ok_or_else(missing)?;
         let (root, referenced) = {
             let state = dataset.state.read();
             // The figure of what it refers to is that of what is dirty.
@@ -382,7 +382,7 @@ impl Pool {
 
     /// A dataset's record tells of its origin as the list does, and of how much it shares with it.
     fn note_origin(&self, dataset: DatasetId, inherited: Option<u64>) {
-        let Some(dataset) = self.dataset(dataset) else { return };
+        let Some(dataset) = self.alive(dataset) else { return };
         let mut state = dataset.state.write();
         let own = state.record.own();
         state.record.origin = self.origin_key(dataset.id());

@@ -58,8 +58,17 @@ enum How {
     Whole,
     /// That, and the root says that the pool was left in order.
     Export,
+    /// That, and that it was destroyed.
+    Destroy,
     /// Store what finds room, so that what it replaces gets free.
     WhatFits,
+}
+
+impl How {
+    /// Nothing of this import follows.
+    fn is_last(self) -> bool {
+        matches!(self, Self::Export | Self::Destroy)
+    }
 }
 
 /// Turns dirty nodes into blocks.
@@ -98,6 +107,13 @@ impl Pool {
         self.commit_all(How::Export)
     }
 
+    /// As [`Pool::commit_export`], and the root says that the pool was destroyed: importing it brings it back, unless
+    /// its devices were given to others.
+    pub fn commit_destroy(&self) -> Result<CommitId> {
+        self.shared.store.event(Event::new(Class::PoolExport));
+        self.commit_all(How::Destroy)
+    }
+
     /// Commits what can be stored of the dirty data; the rest stays dirty.
     pub(crate) fn commit_what_fits(&self) -> Result<CommitId> {
         self.commit_with(How::WhatFits)
@@ -131,7 +147,7 @@ impl Pool {
     }
 
     fn commit_unless(&self, how: How, target: Option<OpSeq>) -> Result<CommitId> {
-        let export = how == How::Export;
+        let export = how.is_last();
         let _one_at_a_time = self.commit_turn();
         let writable = self.shared.store.check_writable();
         let is_there = target.is_some_and(|target| self.shared.intent.notes.lock().has_logged(target));
@@ -348,7 +364,7 @@ impl Pool {
         let mut intent = self.shared.intent.lock();
         drop(crossed);
         self.shared.intent.rotate(nobody_enters, &mut intent, commit)?;
-        self.shared.intent.set_closed(&intent, how == How::Export);
+        self.shared.intent.set_closed(&intent, how.is_last());
         let tables = self.seal_tables(commit)?;
         let time = self.shared.store.world.clock.now();
         let mut core = self.shared.store.core.lock();
@@ -373,8 +389,9 @@ impl Pool {
             commit,
             incarnation: core.incarnation,
             time,
-            exported: how == How::Export,
-            log_open: how != How::Export,
+            exported: how.is_last(),
+            destroyed: how == How::Destroy,
+            log_open: !how.is_last(),
             host: self.shared.store.world.host,
             block_lease: core.block_lease,
             segment_lease: core.segment_lease,

@@ -9,6 +9,7 @@ use larder_format::tables::{
     DatasetRecord, FreeingRecord, HoldRecord, PIECE_MAX, PropertyRecord, ReceivingRecord, RemainsRecord,
     SECRET_LEN, SnapshotRecord, Table,
 };
+use larder_format::trash::{TrashKey, TrashRecord};
 use larder_format::{BlockId, Corrupt, DatasetId, Reason};
 use larder_sorted::tree::Tree;
 use larder_store::{PoolError, Refusal, Result, Store, TableNodes};
@@ -51,6 +52,8 @@ pub(crate) struct Contents {
     pub snapshots: Vec<SnapshotRecord>,
     /// Holds and properties of snapshots, by dataset, `high` and number.
     pub attached: Vec<(DatasetId, BlockId, u32, Entry)>,
+    /// Entries of the trash.
+    pub trash: BTreeMap<TrashKey, TrashRecord>,
     /// Bookmarks of datasets.
     pub bookmarks: Vec<(DatasetId, BookmarkRecord)>,
     /// Trees without a name, of which what nothing else has is being freed.
@@ -103,6 +106,12 @@ impl Contents {
                             return Err(Corrupt::new("bookmark record", Reason::Identity));
                         }
                         contents.bookmarks.push((dataset, record));
+                    }
+                    Table::Trash => {
+                        let record = TrashRecord::decode(value)?;
+                        let key = TrashKey::of(id, key.offset);
+                        let key = key.ok_or(Corrupt::new("trash of another kind", Reason::Feature))?;
+                        contents.trash.insert(key, record);
                     }
                     Table::Remains => {
                         let record = RemainsRecord::decode(value)?;

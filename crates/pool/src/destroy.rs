@@ -24,6 +24,7 @@ use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::segment::SegmentState;
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
+use larder_format::trash::TrashKey;
 use larder_format::{BlockPtr, DatasetId};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::tree::Tree;
@@ -44,10 +45,11 @@ impl Pool {
     /// all the time.
     pub fn destroy_dataset(&self, id: DatasetId) -> Result<()> {
         for _ in 0..TRIES {
-            let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
+            let dataset = self.alive(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
             self.check_destroyable(id)?;
             self.check_no_moment(id)?;
             self.destroy_staging(id)?;
+            self.let_go_of_snapshots(id)?;
             while self.destroy_unneeded()? {}
             let heir = self.heir(id);
             if heir.is_some() || dataset.state.read().record.origin.is_some() {
@@ -66,11 +68,22 @@ impl Pool {
 
     /// The clone that takes over the snapshots that a dataset has only for its clones.
     pub(crate) fn heir(&self, id: DatasetId) -> Option<DatasetId> {
-        let snapshots = self.snapshots.lock();
-        snapshots.of(id).rev().find_map(|one| snapshots.clones((id, one.record.high)).next())
+        let clones: Vec<_> = {
+            let snapshots = self.snapshots.lock();
+            let mut newest = snapshots.of(id).rev().filter(|one| snapshots.is_cloned(&one.record));
+            newest.next().map_or_else(Vec::new, |one| snapshots.clones((id, one.record.high)).collect())
+        };
+        // One that has a name, rather than one that is in the trash itself.
+        let named = clones.iter().find(|clone| self.dataset(**clone).is_some());
+        named.or(clones.first()).copied()
     }
 
     pub(crate) fn check_destroyable(&self, id: DatasetId) -> Result<()> {
+        self.check_childless(id)?;
+        self.check_no_snapshots(id)
+    }
+
+    pub(crate) fn check_childless(&self, id: DatasetId) -> Result<()> {
         if id == ROOT_DATASET {
             return Err(PoolError::Busy("the pool's root dataset goes with the pool".into()));
         }
@@ -80,7 +93,7 @@ impl Pool {
         if !self.children(id).is_empty() {
             return Err(PoolError::Busy(format!("{} has children", self.full_name(id))));
         }
-        self.check_no_snapshots(id)
+        Ok(())
     }
 
     /// Destroys a dataset, unless it has hidden snapshots again, or is a clone that has changed since the last commit.
@@ -100,13 +113,19 @@ impl Pool {
     pub(crate) fn destroy_within(&self, dataset: &Arc<Dataset>) -> Result<bool> {
         let id = dataset.id();
         let local = dataset.local_properties();
-        let marks: Vec<_> = self.snapshots.lock().bookmarks_of(id).cloned().collect();
+        let key = TrashKey::Dataset(id);
+        let (marks, trash) = {
+            let snapshots = self.snapshots.lock();
+            (snapshots.bookmarks_of(id).cloned().collect::<Vec<_>>(), snapshots.trash.get(&key).cloned())
+        };
         let attached = |are_there: bool| {
             let each = local.iter().map(|(name, value)| {
                 let record = PropertyRecord { name: name.clone(), value: value.clone() };
                 (Table::property_key(id, name), are_there.then(|| record.encode()))
             });
-            each.chain(bookmarks::changes(id, &marks, are_there)).collect::<Vec<_>>()
+            let trash = trash.iter().map(|entry| (key.key(), are_there.then(|| entry.encode())));
+            let marks = bookmarks::changes(id, &marks, are_there);
+            each.chain(marks).chain(trash).collect::<Vec<_>>()
         };
         {
             let mut state = dataset.state.write();
@@ -126,7 +145,11 @@ impl Pool {
             state.changed = true;
         }
         dataset.local.write().clear();
-        self.snapshots.lock().drop_bookmarks(id, &marks);
+        let mut snapshots = self.snapshots.lock();
+        snapshots.drop_bookmarks(id, &marks);
+        snapshots.trash.remove(&key);
+        drop(snapshots);
+        self.trashed.lock().remove(&id);
         self.shared.intent.notes.lock().note_removal();
         self.datasets.write().remove(&id);
         self.destroyed.lock().insert(id, Arc::clone(dataset));
@@ -154,10 +177,11 @@ impl Pool {
         Ok(())
     }
 
-    /// All datasets that have a tree: those with a name, and those that were destroyed and are being taken
-    /// down. Whatever looks for what is alive must visit them all.
+    /// All datasets that have a tree: those with a name, those in the trash, and those that were destroyed and are
+    /// being taken down. Whatever looks for what is alive must visit them all.
     pub fn trees(&self) -> Vec<Arc<Dataset>> {
         let mut all = self.datasets();
+        all.extend(self.trashed.lock().values().map(|(dataset, _)| Arc::clone(dataset)));
         all.extend(self.destroyed.lock().values().cloned());
         all
     }

@@ -240,7 +240,7 @@ impl Pool {
         root.commit = core.open_commit;
         root.incarnation = core.incarnation;
         root.time = self.shared.store.world.clock.now();
-        root.exported = false;
+        (root.exported, root.destroyed) = (false, false);
         root.host = self.shared.store.world.host;
         root.block_lease = core.block_lease;
         root.segment_lease = core.segment_lease;

@@ -57,6 +57,8 @@ mod snapshots;
 mod suspend;
 #[cfg(test)]
 mod tests;
+mod trash;
+mod trashed;
 
 pub use accounts::{Limits, Share};
 pub use admin::PropertySource;
@@ -77,6 +79,7 @@ pub use larder_store::{
     Watch, Whereabouts, World, cache, codec, member, members, note_panics, parity, segments, space, stripe,
 };
 pub use ledger::Lost;
+pub use measure::HeldFile;
 pub use momentary::Momentary;
 pub use op::Op;
 pub use open::Importable;
@@ -87,3 +90,4 @@ pub use receive::{Incoming, ReceiveAs};
 pub use resting::Resting;
 pub use snapshot::{NewSnapshots, SnapshotView};
 pub use snapshots::is_momentary;
+pub use trash::Trashed;

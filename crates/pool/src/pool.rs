@@ -17,6 +17,7 @@ use crate::resting::{AllResting, Resting};
 use crate::sealing::Sealing;
 use crate::shared::Shared;
 use crate::snapshots::{Measured, Snapshots};
+use crate::trashed::{TrashWatch, TrashedDatasets};
 use larder_format::{CommitId, DatasetId, Incarnation, Timestamp};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::tree::Tree;
@@ -89,6 +90,9 @@ pub struct Pool {
     pub(crate) datasets: RwLock<BTreeMap<DatasetId, Arc<Dataset>>>,
     /// Datasets without a name, whose trees are being taken down; see [`crate::destroy`].
     pub(crate) destroyed: Mutex<BTreeMap<DatasetId, Arc<Dataset>>>,
+    /// Datasets in the trash; see [`crate::trash`].
+    pub(crate) trashed: Mutex<TrashedDatasets>,
+    pub(crate) trash: TrashWatch,
     pub(crate) properties: RwLock<BTreeMap<String, String>>,
     pub(crate) front: RwLock<Option<Weak<dyn FrontEnd>>>,
     pub(crate) sealing: Sealing,
@@ -287,13 +291,18 @@ impl Pool {
         })
     }
 
-    /// Refuses when AVAIL is less than `bytes`, and nothing that was accepted or deleted brings it.
+    /// Refuses when AVAIL is less than `bytes`, and nothing that was accepted or deleted brings it, nor the trash.
     pub(crate) fn find_space(&self, bytes: u64, record_size: u32) -> Result<()> {
-        if self.shared.store.space(record_size).available >= bytes {
-            return Ok(());
+        loop {
+            if self.shared.store.space(record_size).available >= bytes {
+                return Ok(());
+            }
+            self.shared.store.check_writable()?;
+            match self.reclaim_space(bytes, record_size) {
+                Err(PoolError::NoSpace) if self.let_go_for(bytes, record_size)? => {}
+                found => return found,
+            }
         }
-        self.shared.store.check_writable()?;
-        self.reclaim_space(bytes, record_size)
     }
 
     /// Whether commits would make dropped space writable again: the free queue goes on with each, and a slot

@@ -35,6 +35,8 @@ pub enum Kind {
     MountPoint,
     /// A part of the day ([`Window`]), or `none`.
     Window,
+    /// A length of time, in seconds; 0 is `none`.
+    Span,
     /// Any text of at most this many bytes.
     Text(usize),
 }
@@ -277,6 +279,7 @@ pub static POOL: &[Property] = &[
     read_only("dedupratio", "dedup", Kind::Ratio, "<1.00x or more>", "what deduplication saves"),
     read_only("free", "free", ANY_BYTES, SIZE, "space not allocated"),
     read_only("freeing", "freeing", ANY_BYTES, SIZE, "what deleted files and destroyed datasets still hold, one copy of it; comes back by itself"),
+    read_only("trashed", "trashed", ANY_BYTES, SIZE, "what destroyed datasets and snapshots hold that can be brought back; counts as available"),
     read_only("cleaned", "cleaned", ANY_BYTES, SIZE, "what the cleaner moved since import, to win space back"),
     read_only("leaked", "leaked", ANY_BYTES, SIZE, "always 0: a trace frees what had leaked"),
     read_only("writeamp", "wamp", Kind::Ratio, "<1.00x or more>", "bytes written for each byte stored since import, with what the cleaner moved"),
@@ -293,6 +296,8 @@ pub static POOL: &[Property] = &[
     settable("device_timeout", Kind::Number(1, 3600), Some("15"), false, "1 to 3600 (seconds)",
         "for how long a device may leave a write or flush unanswered before the pool goes on without it; takes \
          effect at once").column("devtimeout"),
+    settable("trash", Kind::Span, Some("86400"), false, "<30m, 24h, 7d, ...> | none",
+        "for how long what is destroyed can be brought back (larder fs undestroy), unless its space is needed before"),
     settable("trace", Kind::Word(&["off", "weekly", "monthly"]), Some("monthly"), false, "off | weekly | monthly",
         "how often everything is walked to find what is dead, leaked or missing; also done when much may be dead"),
     settable("scrub", Kind::Word(&["off", "weekly", "monthly"]), Some("monthly"), false, "off | weekly | monthly",
@@ -428,6 +433,7 @@ impl Property {
             Kind::MountPoint => parse_mountpoint(given),
             Kind::Window if given == "none" => Some(given.to_owned()),
             Kind::Window => Window::parse(given).map(|window| window.to_string()),
+            Kind::Span => parse_span(given).map(|seconds| seconds.to_string()),
             Kind::Text(most) => {
                 (given.len() <= most && !given.chars().any(char::is_control)).then(|| given.to_owned())
             }
@@ -446,6 +452,7 @@ impl Property {
         match (self.kind, number) {
             (Kind::Limit, Some(0)) => "none".to_owned(),
             (Kind::Bytes(..) | Kind::PowerOfTwo(..) | Kind::Limit, Some(number)) => format_size(number),
+            (Kind::Span, Some(seconds)) => format_span(seconds),
             (Kind::Percent(..), Some(_)) => format!("{exact}%"),
             (Kind::Ratio, _) if exact != "-" => format!("{exact}x"),
             _ => exact.to_owned(),
@@ -468,6 +475,34 @@ fn parse_mountpoint(given: &str) -> Option<String> {
         && !given.split('/').any(|part| part == "..");
     let trimmed = given.trim_end_matches('/');
     sound.then(|| if trimmed.is_empty() { "/".to_owned() } else { trimmed.to_owned() })
+}
+
+/// The longest span of a property: a hundred years.
+const SPAN_MAX: u64 = 100 * 365 * 86_400;
+/// Units of spans, in seconds, the longest first.
+const SPANS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
+
+/// Seconds from `90`, `30m`, `24h`, `7d`; `none` is 0.
+fn parse_span(given: &str) -> Option<u64> {
+    if given == "none" {
+        return Some(0);
+    }
+    let unit = SPANS.into_iter().find_map(|(seconds, unit)| Some((seconds, given.strip_suffix(unit)?)));
+    let (seconds, number) = unit.unwrap_or((1, given));
+    let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let all = number.parse::<u64>().ok().filter(|_| digits)?.checked_mul(seconds)?;
+    (all <= SPAN_MAX).then_some(all)
+}
+
+/// Seconds in the largest unit that gives a whole number; a day is 24 hours.
+fn format_span(seconds: u64) -> String {
+    if seconds == 0 {
+        return "none".to_owned();
+    }
+    let fits =
+        |(unit, _): &(u64, &str)| seconds.is_multiple_of(*unit) && (*unit < 86_400 || seconds >= 2 * unit);
+    let (unit, name) = SPANS.into_iter().find(fits).unwrap_or((1, "s"));
+    format!("{}{name}", seconds / unit)
 }
 
 const UNITS: &[u8] = b"BKMGTPE";

@@ -86,20 +86,18 @@ impl Pool {
         (u128::from(reserved) * u128::from(here.saturating_sub(worst)) / u128::from(worst)) as u64
     }
 
-    /// Free space for records of `record_size` bytes.
+    /// Free space for records of `record_size` bytes, without that of the trash: it may be brought back.
     fn free(&self, record_size: u32) -> u64 {
         let reserved = self.shared.accounts.reserved();
-        self.shared
-            .store
-            .space(record_size)
-            .available
-            .saturating_sub(self.reservation_overhead(reserved, record_size))
+        let available = self.shared.store.space(record_size).available;
+        available.saturating_sub(self.reservation_overhead(reserved, record_size))
     }
 
     /// Space as it is for a dataset: what its records take (and what waits in memory), and what can be
     /// written to it. The size is both together, so that it is the quota's where a quota is what bounds it.
     pub fn space_of(&self, dataset: &Dataset) -> Space {
-        let free = self.free(dataset.settings().record_size);
+        // The trash goes before a writer is refused.
+        let free = self.free(dataset.settings().record_size).saturating_add(self.trash_bytes());
         let available = self.shared.accounts.available(dataset.id(), free);
         let used = self.shared.accounts.own(dataset.id());
         Space { size: used + available, used, available }
@@ -125,6 +123,14 @@ impl Pool {
     pub(crate) fn transfer(&self, dataset: &Dataset, parent: DatasetId) -> Result<()> {
         let free = self.free(dataset.settings().record_size);
         self.shared.accounts.transfer(dataset.id(), parent, free)
+    }
+
+    /// A dataset comes back below another one with all that it has.
+    pub(crate) fn reopen_account(&self, dataset: &Dataset, parent: DatasetId) -> Result<()> {
+        let record_size = dataset.settings().record_size;
+        let limits = Limits::of(&dataset.local.read());
+        let account = Account::new(Some(parent), limits, record_size, dataset.usage().own);
+        self.shared.accounts.restore(dataset.id(), account, self.free(record_size))
     }
 
     /// Opens the accounts of all datasets.

@@ -364,12 +364,15 @@ impl Pool {
         let gone = || PoolError::NotFound("the stream that is received".into());
         let head = self.dataset(target).ok_or_else(gone)?;
         self.check_no_moment(target)?;
-        while self.destroy_unneeded()? {}
         self.commit()?;
         let receiving = incoming.record().ok_or_else(gone)?;
         self.make_way(&head, &receiving, staging, with)?;
         let (base, above) = (self.origin(staging.id()), self.origin_key(target));
         let base_high = base.as_ref().map_or(high_of(above), |base| base.high);
+        // Nothing in the trash can come back between the base and this one.
+        self.let_go_above(target, base_high)?;
+        while self.destroy_unneeded()? {}
+        self.commit()?;
         let (root, referenced) = {
             let state = staging.state.read();
             (state.tree.committed_root(), state.record.referenced)

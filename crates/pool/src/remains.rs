@@ -44,6 +44,8 @@ const STEP: usize = 64;
 #[derive(Default)]
 pub(crate) struct Alone {
     pub(crate) records: Vec<BlockPtr>,
+    /// Numbers of the inodes that refer to the records.
+    pub(crate) owners: Vec<u64>,
     pub(crate) nodes: Vec<BlockPtr>,
     /// Footprints of nodes that cannot be read; of those that are not there, a byte each.
     pub(crate) unread: u64,
@@ -69,6 +71,7 @@ impl Alone {
                 let Some(ptr) = of(old) else { return };
                 if ptr.id > floor && new.and_then(of).is_none_or(|new| new.id != ptr.id) {
                     self.records.push(ptr);
+                    self.owners.push(key.object);
                 }
             }
             Remain::Entry(..) => {}
@@ -171,8 +174,8 @@ impl Pool {
     }
 
     /// The dataset, destroyed or not, while it has a tree.
-    fn tree_of(&self, dataset: DatasetId) -> Option<Arc<Dataset>> {
-        self.dataset(dataset).or_else(|| self.destroyed.lock().get(&dataset).map(Arc::clone))
+    pub(crate) fn tree_of(&self, dataset: DatasetId) -> Option<Arc<Dataset>> {
+        self.alive(dataset).or_else(|| self.destroyed.lock().get(&dataset).map(Arc::clone))
     }
 
     /// The root of what came after the tree with this high id in its dataset.

@@ -47,22 +47,22 @@ impl Look for SnapshotView {
 pub type NewSnapshots = (Vec<(DatasetId, String)>, BTreeMap<String, String>);
 
 /// A snapshot that cannot be destroyed now.
-struct KeptSnapshot {
-    dataset: DatasetId,
+pub(crate) struct KeptSnapshot {
+    pub(crate) dataset: DatasetId,
     name: String,
     /// A hold that keeps it; without one, somebody looks into it.
     by: Option<String>,
 }
 
 impl KeptSnapshot {
-    fn of(Snapshot { record, attached, viewed }: &Snapshot) -> Option<Self> {
+    pub(crate) fn of(Snapshot { record, attached, viewed }: &Snapshot) -> Option<Self> {
         let by = attached.holds.keys().next().cloned();
         let is_kept = by.is_some() || Arc::strong_count(viewed) > 1;
         is_kept.then(|| Self { dataset: record.dataset, name: record.name.clone(), by })
     }
 
     /// The refusal, with the full name of the dataset.
-    fn refusal(&self, dataset: &str) -> PoolError {
+    pub(crate) fn refusal(&self, dataset: &str) -> PoolError {
         let name = format!("{dataset}@{}", self.name);
         PoolError::Busy(match &self.by {
             Some(tag) => format!("snapshot {name} is held by {tag}"),
@@ -229,7 +229,7 @@ impl Pool {
     fn destroy_taken(&self, taken: Vec<Snapshot>) -> Result<()> {
         let state_of = |snapshot: &Snapshot| {
             let dataset = snapshot.record.dataset;
-            self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))
+            self.alive(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))
         };
         let destroyed = taken.iter().enumerate().try_for_each(|(at, snapshot)| {
             let destroyed =
@@ -243,7 +243,7 @@ impl Pool {
             return Err(error);
         }
         let datasets: BTreeSet<_> = taken.iter().map(|snapshot| snapshot.record.dataset).collect();
-        for head in datasets.into_iter().filter_map(|dataset| self.dataset(dataset)) {
+        for head in datasets.into_iter().filter_map(|dataset| self.alive(dataset)) {
             self.lower_protection(&mut head.state.write());
         }
         Ok(())
@@ -395,7 +395,15 @@ impl Pool {
         loop {
             self.check_no_moment(dataset)?;
             let to = self.snapshot_named(dataset, name)?;
+            let refusal = || PoolError::Busy(format!("there are newer snapshots or bookmarks than {name}"));
+            if !drops_newer && self.has_newer(&to) {
+                return Err(refusal());
+            }
             self.drop_received_beyond(&to)?;
+            if let Some(refusal) = self.clone_above(&to) {
+                return Err(refusal);
+            }
+            self.let_go_above(dataset, to.high)?;
             while self.destroy_unneeded()? {}
             self.commit()?;
             let to = self.snapshot_named(dataset, name)?;
@@ -413,36 +421,23 @@ impl Pool {
                 // Somebody changed it since.
                 continue;
             }
-            let (record, newer, cloned): (_, BTreeSet<_>, _) = {
+            let (record, newer): (_, BTreeSet<_>) = {
                 let snapshots = self.snapshots.lock();
                 let record = snapshots.named(dataset, name)?.record.clone();
                 let now = snapshots.origin_key(dataset);
-                let is_unneeded = |one: &SnapshotRecord| {
-                    (one.hidden && !snapshots.is_cloned(one)) || is_momentary(&one.name)
-                };
-                let mut newer = snapshots.after(dataset, record.high);
-                if newer.any(is_unneeded) || (record.high, now) != (to.high, origin) {
+                let has_gone_on = snapshots
+                    .after(dataset, record.high)
+                    .any(|one| one.hidden || snapshots.is_cloned(one) || is_momentary(&one.name));
+                if has_gone_on || (record.high, now) != (to.high, origin) {
                     continue;
                 }
-                let cloned = snapshots.after(dataset, record.high).find_map(|one| {
-                    let clone = snapshots.clones((dataset, one.high)).next()?;
-                    Some((one.name.clone(), clone))
-                });
                 let newer = snapshots.visible(dataset).filter(|one| one.high > record.high);
                 let newer = newer.map(|one| (dataset, one.name.clone())).collect();
-                (record, newer, cloned)
+                (record, newer)
             };
-            // It goes back on its line, and the clone would begin beside it.
-            if let Some((newer, clone)) = cloned {
-                drop(state);
-                let clone = self.full_name(clone);
-                return Err(PoolError::Busy(format!(
-                    "snapshot {full_name}@{newer} is the origin of {clone}"
-                )));
-            }
             let marked = !self.snapshots.lock().bookmarks_after(dataset, record.high).is_empty();
             if (marked || !newer.is_empty()) && !drops_newer {
-                return Err(PoolError::Busy(format!("there are newer snapshots or bookmarks than {name}")));
+                return Err(refusal());
             }
             let newer = self.take_out(&newer)?.map_err(|kept| kept.refusal(&full_name))?;
             if let Err(error) = self.go_back(&mut state, &record, inherited, &newer) {
@@ -453,6 +448,30 @@ impl Pool {
             break;
         }
         self.commit().map(drop)
+    }
+
+    /// The refusal to go back to a snapshot on its line, if a clone with a name began at a newer one: it would begin
+    /// beside that.
+    fn clone_above(&self, to: &SnapshotRecord) -> Option<PoolError> {
+        let clones: Vec<_> = {
+            let snapshots = self.snapshots.lock();
+            let newer = snapshots.after(to.dataset, to.high);
+            let clones = newer.flat_map(|one| {
+                snapshots.clones((to.dataset, one.high)).map(|clone| (one.name.clone(), clone))
+            });
+            clones.collect()
+        };
+        let (newer, clone) = clones.into_iter().find(|(_, clone)| self.dataset(*clone).is_some())?;
+        let (full_name, clone) = (self.full_name(to.dataset), self.full_name(clone));
+        Some(PoolError::Busy(format!("snapshot {full_name}@{newer} is the origin of {clone}")))
+    }
+
+    /// Whether there are snapshots of its dataset, or bookmarks, that are newer than one.
+    fn has_newer(&self, than: &SnapshotRecord) -> bool {
+        let snapshots = self.snapshots.lock();
+        let mut visible = snapshots.visible(than.dataset);
+        visible.any(|one| one.high > than.high)
+            || !snapshots.bookmarks_after(than.dataset, than.high).is_empty()
     }
 
     /// A head was rolled back in this operation, or with the gate closed.

@@ -16,7 +16,7 @@
 //! A clone is a dataset that begins with the root of a snapshot, its *origin*, and is protected below its high id: so a
 //! clone's lineage is the origin, the clone's snapshots, its head. The origin stays as long as there are clones of it:
 //! what it reaches is its dataset's, as before, and no clone frees it. Destroyed, it is *hidden*: it has no name any
-//! more, and goes with the last clone. See [`crate::clones`].
+//! more, and goes with the last clone. See [`crate::clones`]. So it is while it is in the trash: [`crate::trash`].
 //!
 //! # Crashes
 //! Record and `protected_below` are in one commit: there is a snapshot that is protected, or neither.
@@ -24,6 +24,7 @@
 use crate::attached::{Attached, Entry};
 use larder_format::bookmark::BookmarkRecord;
 use larder_format::tables::{RemainsRecord, SnapshotRecord};
+use larder_format::trash::{TrashKey, TrashRecord};
 use larder_format::{BlockId, CommitId, DatasetId};
 use larder_store::{PoolError, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -67,10 +68,14 @@ pub(crate) struct Snapshots {
     momentary: BTreeSet<(DatasetId, BlockId)>,
     /// Those of them that are hidden.
     hidden: BTreeSet<(DatasetId, BlockId)>,
+    /// Their datasets, by high ids.
+    hidden_at: BTreeMap<BlockId, DatasetId>,
     /// Origins of clones.
     origins: BTreeMap<DatasetId, (DatasetId, BlockId)>,
     /// Clones, by their origins.
     clones: BTreeMap<(DatasetId, BlockId), BTreeSet<DatasetId>>,
+    /// Entries of the trash: of snapshots, which are hidden, and of datasets.
+    pub(crate) trash: BTreeMap<TrashKey, TrashRecord>,
     /// Bookmarks, by their names.
     pub(crate) bookmarks: BTreeMap<(DatasetId, String), BookmarkRecord>,
     /// Trees without a name, of which what nothing else has is being freed, by their high ids.
@@ -201,12 +206,24 @@ impl Snapshots {
         }
     }
 
-    /// A hidden one whose last clone is gone, and that nobody looks into.
+    /// The hidden one of this high id.
+    pub(crate) fn hidden_of(&self, high: BlockId) -> Option<&SnapshotRecord> {
+        let dataset = *self.hidden_at.get(&high)?;
+        self.taken.get(&(dataset, high)).map(|snapshot| &snapshot.record)
+    }
+
+    /// Whether a hidden one is in the trash.
+    pub(crate) fn is_trash(&self, record: &SnapshotRecord) -> bool {
+        record.hidden && self.trash.contains_key(&TrashKey::Snapshot(record.high))
+    }
+
+    /// A hidden one that neither a clone nor the trash needs, and that nobody looks into.
     pub(crate) fn unneeded(&self) -> Option<(DatasetId, BlockId)> {
         let is_unused = |key: &(DatasetId, BlockId)| {
             self.taken.get(key).is_some_and(|one| Arc::strong_count(&one.viewed) == 1)
         };
-        let mut unneeded = self.hidden.iter().filter(|key| !self.clones.contains_key(key));
+        let is_trash = |key: &(DatasetId, BlockId)| self.trash.contains_key(&TrashKey::Snapshot(key.1));
+        let mut unneeded = self.hidden.iter().filter(|key| !self.clones.contains_key(key) && !is_trash(key));
         unneeded.find(|key| is_unused(key)).copied()
     }
 
@@ -243,8 +260,10 @@ impl Snapshots {
         }
         if snapshot.record.hidden {
             self.hidden.insert(key);
+            self.hidden_at.insert(key.1, key.0);
         } else {
             self.hidden.remove(&key);
+            self.hidden_at.remove(&key.1);
             self.names.insert(name, key.1);
         }
         self.taken.insert(key, snapshot);
@@ -255,7 +274,9 @@ impl Snapshots {
         self.deferred.remove(&key);
         self.momentary.remove(&key);
         let snapshot = self.taken.remove(&key)?;
-        if !self.hidden.remove(&key) {
+        if self.hidden.remove(&key) {
+            self.hidden_at.remove(&key.1);
+        } else {
             self.names.remove(&(key.0, snapshot.record.name.clone()));
         }
         Some(snapshot)

@@ -11,7 +11,7 @@ use larder_files::*;
 use larder_format::items::{EXTENT, Extent, INODE, Inode};
 use larder_format::node::Key;
 use larder_format::tables::ReceivingRecord;
-use larder_format::{ByteLen, DatasetId};
+use larder_format::{ByteLen, DatasetId, Timestamp};
 use larder_pool::{Look, Pool, PoolError, ReceiveAs};
 use larder_sim::{SimWorld, Survival};
 use larder_stream::wire::{Begin, Decoder, Encoder, Frame, Start};
@@ -539,6 +539,64 @@ fn a_file_that_was_cut_to_nothing_and_still_has_records_arrives() {
     let stream = sent(&a, Some("one"), "two");
     receive(&b.pool, "tank/r", &stream, ReceiveAs::Next).unwrap();
     assert!(see(&a.pool, id(&a.pool, "tank"), "two") == see(&b.pool, id(&b.pool, "tank/r"), "two"));
+}
+
+const UNTIL: Timestamp = Timestamp { secs: 4_000_000_000, nanos: 0 };
+
+#[test]
+fn snapshots_in_the_trash_are_not_in_the_way_of_a_stream() {
+    for with in [ReceiveAs::Next, ReceiveAs::Replacement] {
+        let (_a, b, stream, seen) = half_way(3);
+        let there = id(&b.pool, "tank/r");
+        b.pool.snapshot(there, "between").unwrap();
+        b.pool.trash_snapshots(&[(there, "between".into())], UNTIL).unwrap();
+        b.pool.commit().unwrap();
+        receive(&b.pool, "tank/r", &encode(&stream), with).unwrap();
+        assert!(see(&b.pool, there, "two") == seen[1]);
+        assert_eq!(b.pool.trash(), [], "it follows on what is not its base");
+        check(&b);
+        reimport(&b);
+    }
+}
+
+#[test]
+fn a_base_that_goes_into_the_trash_meanwhile_comes_back() {
+    let (b, there, stream, seen) = {
+        let (_a, b, stream, seen) = half_way(3);
+        let there = id(&b.pool, "tank/r");
+        let whole = encode(&stream);
+        receive(&b.pool, "tank/r", &whole[..whole.len() - 60], ReceiveAs::Next).unwrap_err();
+        (b, there, stream, seen)
+    };
+    let high = b.pool.snapshot_named(there, "one").unwrap().high;
+    b.pool.trash_snapshots(&[(there, "one".into())], UNTIL).unwrap();
+    b.pool.commit().unwrap();
+    b.pool.abort_receive(there).unwrap();
+    settle(&b);
+    b.pool.restore_snapshot(high, None).unwrap();
+    assert!(see(&b.pool, there, "one") == seen[0]);
+    receive(&b.pool, "tank/r", &encode(&stream), ReceiveAs::Next).unwrap();
+    assert!(see(&b.pool, there, "two") == seen[1]);
+    check(&b);
+}
+
+#[test]
+fn a_dataset_that_half_of_a_stream_came_for_goes_into_the_trash_without_it() {
+    let (b, there, seen) = {
+        let (_a, b, stream, seen) = half_way(3);
+        let there = id(&b.pool, "tank/r");
+        let whole = encode(&stream);
+        receive(&b.pool, "tank/r", &whole[..whole.len() - 60], ReceiveAs::Next).unwrap_err();
+        (b, there, seen)
+    };
+    b.pool.trash_dataset(there, UNTIL).unwrap();
+    b.pool.commit().unwrap();
+    assert!(b.pool.datasets().iter().all(|one| !one.is_staging()));
+    check(&b);
+    reimport(&b);
+    b.pool.restore_dataset(there, "tank/back").unwrap();
+    assert!(see(&b.pool, there, "one") == seen[0]);
+    check(&b);
 }
 
 #[test]

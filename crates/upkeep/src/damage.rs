@@ -16,6 +16,7 @@ use larder_format::block::BlockKind;
 use larder_format::items::{self, ENTRY, EXTENT, Entry, Extent, FileKind, INODE};
 use larder_format::ledger::{DamageKind, DamageRecord};
 use larder_format::node::{Key, Leaf, Node};
+use larder_format::tables::SnapshotRecord;
 use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_pool::Look;
 use larder_pool::Pool;
@@ -107,7 +108,8 @@ impl DamageWalker {
     }
 
     fn all_trees(&self) -> Vec<(DatasetId, BlockId)> {
-        trees_of(&self.pool, self.pool.datasets().iter().map(|dataset| dataset.id()))
+        let alive = self.pool.trees().into_iter().map(|dataset| dataset.id());
+        trees_of(&self.pool, alive.filter(|id| self.pool.alive(*id).is_some()))
     }
 
     /// Goes on with naming what is lost: `effort` leaves, or as many entries. False when there is nothing to do.
@@ -158,7 +160,7 @@ impl DamageWalker {
             return Ok(true);
         };
         let next = if high == HEAD {
-            match self.pool.dataset(dataset) {
+            match self.pool.alive(dataset) {
                 Some(found) => self.walk_some(walk, (dataset, high), found.view()?.parts().1, effort),
                 None => None,
             }
@@ -309,13 +311,14 @@ impl DamageWalker {
     /// State of an entry; only trees are read for it.
     fn standing(&self, entry: &DamageRecord) -> EntryStanding {
         if entry.snapshot == HEAD {
-            let Some(dataset) = self.pool.dataset(entry.dataset) else { return EntryStanding::Over };
+            let Some(dataset) = self.pool.alive(entry.dataset) else { return EntryStanding::Over };
             let Ok(view) = dataset.view() else { return EntryStanding::Damaged(None) };
             return self.standing_in(view.parts().1, entry);
         }
         let view = self.pool.snapshot_view_of(entry.dataset, entry.snapshot);
-        // Of a hidden one it is the clones'.
-        match view.filter(|view| view.owner().0 == entry.dataset && !view.record().hidden) {
+        // Of a hidden one that nobody can bring back it is the clones'.
+        let has_name = |record: &SnapshotRecord| !record.hidden || self.pool.is_in_trash(record);
+        match view.filter(|view| view.owner().0 == entry.dataset && has_name(view.record())) {
             Some(view) => self.standing_in(view.parts().1, entry),
             None => EntryStanding::Over,
         }
@@ -363,7 +366,8 @@ impl DamageWalker {
 /// The heads and snapshots of some datasets.
 pub(crate) fn trees_of(pool: &Pool, datasets: impl Iterator<Item = DatasetId>) -> Vec<(DatasetId, BlockId)> {
     let trees = datasets.flat_map(|dataset| {
-        let snapshots = pool.snapshots(dataset).into_iter().map(|snapshot| snapshot.high);
+        let trash = pool.hidden_snapshots(dataset).into_iter().filter(|record| pool.is_in_trash(record));
+        let snapshots = pool.snapshots(dataset).into_iter().chain(trash).map(|snapshot| snapshot.high);
         std::iter::once(HEAD).chain(snapshots).map(move |high| (dataset, high)).collect::<Vec<_>>()
     });
     trees.collect()

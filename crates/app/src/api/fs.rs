@@ -38,6 +38,8 @@ pub struct Destroy {
     pub measure: bool,
     /// Destroy clones of its snapshots before it, with all below these.
     pub clones: bool,
+    /// For good: not into the trash.
+    pub now: bool,
 }
 
 /// Datasets and snapshots that were destroyed, deepest first.
@@ -49,6 +51,8 @@ pub struct Destroyed {
     pub reclaimed: u64,
     /// Those of which clones have something: that comes back with the last of these.
     pub kept: Vec<Kept>,
+    /// Until when all of it can be brought back, seconds since 1970: it is in the trash.
+    pub until: Option<i64>,
 }
 
 /// Renames a dataset, within its pool.

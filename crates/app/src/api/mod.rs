@@ -20,6 +20,7 @@ pub mod repair;
 pub mod snapshots;
 pub mod stream;
 pub mod trace;
+pub mod trash;
 
 pub use error::{ApiError, ErrorKind, Result};
 

@@ -21,11 +21,12 @@ const fn told(name: &'static str, kind: Kind, values: &'static str, about: &'sta
 static WRITTEN_SINCE: Property =
     told("written@", BYTES, "<size>", "referenced space that was written since that snapshot");
 
-/// Those that [`larder_pool::property`] does not have. `name` is in no `all`.
+/// Those that [`larder_pool::property`] does not have. `name` and `trash` are in no `all`.
 #[rustfmt::skip]
 static MORE: &[Property] = &[
     told("name", Kind::Text(255), "<name>", "its name, pool included"),
     told("written", BYTES, "<size>", "referenced space that was written since the snapshot before"),
+    told("trash", BYTES, "<size>", "what its destroyed snapshots hold that can be brought back; counts in no other figure"),
     told("userrefs", Kind::Number(0, u64::MAX), "<count>", "holds on the snapshot"),
     told("clones", Kind::Text(4096), "<dataset>,...", "datasets that began as the snapshot"),
     told("receive_resume_token", Kind::Text(8192), "<string token>", "by which a stream that broke off goes on: larder fs send -t"),

@@ -1,6 +1,7 @@
 //! Requests and replies of `larder fs` about snapshots, and the names in them: `tank/home@monday`, and where several
 //! are destroyed `tank/home@a,b%d`.
 
+use super::diff::Path;
 use super::fs::Create;
 use super::{ApiError, Properties, Result, name};
 use larder_format::tables::{TAG_MAX, is_tag};
@@ -40,6 +41,8 @@ pub struct DestroySnapshots {
     pub deferred: bool,
     /// Destroy their clones before them, with all below these.
     pub clones: bool,
+    /// For good: not into the trash.
+    pub now: bool,
 }
 
 /// Places a hold on snapshots, which keeps them from being destroyed: on all of them, or on none.
@@ -108,6 +111,8 @@ pub enum Newer {
     Refuse,
     /// They are destroyed.
     Drop,
+    /// They are destroyed with their clones, and all below these.
+    DropClones,
     /// They go on in a dataset of their own, with what the dataset held until now.
     Keep,
 }
@@ -115,7 +120,7 @@ pub enum Newer {
 /// Outcome of a rollback for newer snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RolledBack {
-    /// Snapshots that were destroyed, oldest first.
+    /// Snapshots that were destroyed, oldest first; then clones.
     pub destroyed: Vec<String>,
     /// The dataset that has them.
     pub kept: Option<String>,
@@ -177,18 +182,40 @@ pub struct RenameSnapshot {
     pub recursive: bool,
 }
 
-/// Asks what the snapshots of a dataset hold.
+/// Asks what snapshots of a dataset hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Space {
-    /// The dataset.
+    /// The dataset, or some of its snapshots, as [`spans`] has them.
     pub name: String,
+    /// The number of files to name at most.
+    #[serde(default)]
+    pub files: u32,
 }
 
 /// Space that the snapshots of a dataset hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spaces {
+    /// Bytes of those that are in the trash, all together.
+    pub trash: u64,
     /// Oldest first.
     pub snapshots: Vec<SnapshotSpace>,
+    /// Bytes that come back when all of these snapshots are destroyed.
+    #[serde(default)]
+    pub together: u64,
+    /// The files with most of that, the largest first.
+    #[serde(default)]
+    pub files: Vec<HeldFile>,
+}
+
+/// A file of which snapshots hold something that nothing else does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldFile {
+    /// Its number.
+    pub inode: u64,
+    /// Bytes that it takes.
+    pub size: u64,
+    /// Its path below the dataset's root in the newest of them that holds some of it.
+    pub path: Option<Path>,
 }
 
 /// Space that a snapshot holds.
@@ -431,7 +458,10 @@ impl Space {
     /// # Errors
     /// Usage, with the reason.
     pub fn checked(self) -> Result<Self> {
-        name::check_dataset(&self.name)?;
+        match self.name.contains('@') {
+            true => drop(spans(&self.name)?),
+            false => name::check_dataset(&self.name)?,
+        }
         Ok(self)
     }
 }

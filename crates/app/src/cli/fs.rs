@@ -3,6 +3,7 @@
 use super::{
     Session, fs_bookmark, fs_clone, fs_create, fs_destroy, fs_diff, fs_hold, fs_list, fs_mount,
     fs_properties, fs_receive, fs_rename, fs_replicate, fs_rollback, fs_send, fs_snapshot, fs_space,
+    fs_trash,
 };
 use crate::api::Result;
 use clap::Subcommand;
@@ -14,6 +15,10 @@ pub enum Verb {
     Create(fs_create::Args),
     /// Destroys a dataset, or snapshots
     Destroy(fs_destroy::Args),
+    /// Brings a destroyed dataset or snapshot back
+    Undestroy(fs_trash::Args),
+    /// Shows what was destroyed and can be brought back, or lets go of it
+    Trash(fs_trash::TrashArgs),
     /// Takes snapshots: datasets as they are now, to be read in DIR/.zfs/snapshot/NAME
     #[command(visible_alias = "snap")]
     Snapshot(fs_snapshot::Args),
@@ -70,6 +75,8 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
     match verb {
         Verb::Create(args) => fs_create::run(args, session),
         Verb::Destroy(args) => fs_destroy::run(args, session),
+        Verb::Undestroy(args) => fs_trash::undestroy(args, session),
+        Verb::Trash(args) => fs_trash::trash(args, session),
         Verb::Snapshot(args) => fs_snapshot::run(args, session),
         Verb::Rollback(args) => fs_rollback::run(args, session),
         Verb::Clone(args) => fs_clone::clone(args, session),

@@ -1,7 +1,7 @@
 //! `larder fs destroy`.
 
 use super::args::{Force, Json, Yes};
-use super::{Session, out};
+use super::{Applet, Session, out};
 use crate::api::fs::{Destroy, Destroyed};
 use crate::api::snapshots::{DestroyBookmark, DestroySnapshots};
 use crate::api::{ApiError, Result};
@@ -38,6 +38,9 @@ pub struct Args {
     /// Of snapshots: destroy those that are held with their last hold
     #[arg(short = 'd')]
     deferred: bool,
+    /// For good: the space comes back at once, and undestroy cannot help
+    #[arg(long)]
+    now: bool,
     #[command(flatten)]
     yes: Yes,
     #[command(flatten)]
@@ -60,9 +63,13 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         (_, true) => " and all below it",
         _ => "",
     };
-    let question = match snapshots {
-        true => format!("Destroying the snapshots '{}'{scope} loses what only they hold.", args.name),
-        false => format!("Destroying '{}'{scope} loses the files in it.", args.name),
+    let what = match snapshots {
+        true => format!("Destroying the snapshots '{}'{scope} loses what only they hold", args.name),
+        false => format!("Destroying '{}'{scope} loses the files in it", args.name),
+    };
+    let question = match args.now {
+        true => format!("{what}."),
+        false => format!("{what}, as soon as they are gone from the trash (larder pool get trash)."),
     };
     if !args.dry_run && !session.goes_ahead(args.yes, &question) {
         return Ok(1);
@@ -83,6 +90,11 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         let size = destroyed.reclaimed;
         let size = if args.exact { size.to_string() } else { format_size(size) };
         text += &format!("{reclaim}{size}\n");
+        // As zfs has it, nothing more is said under its name.
+        if let Some(until) = destroyed.until.filter(|_| !args.exact && session.applet == Applet::Larder) {
+            let until = render::date_to_minute(until);
+            text += &format!("in the trash until {until}, or until space is needed: larder fs undestroy\n");
+        }
         for kept in destroyed.kept.iter().filter(|_| !args.exact) {
             text += &format!("kept of {}: what {} began as\n", kept.name, kept.clones.join(", "));
         }
@@ -105,11 +117,13 @@ fn bookmark(args: Args, session: &Session) -> Result<u8> {
 
 fn call(args: &Args, snapshots: bool, session: &Session) -> Result<Destroyed> {
     let measure = args.json.json || args.verbose || args.exact;
-    let Args { dry_run, deferred, clones, .. } = *args;
+    let Args { dry_run, deferred, clones, now, .. } = *args;
     let recursive = args.recursive || clones;
     let name = args.name.clone();
     match snapshots {
-        true => session.client.call(DestroySnapshots { name, recursive, dry_run, measure, deferred, clones }),
-        false => session.client.call(Destroy { name, recursive, dry_run, measure, clones }),
+        true => {
+            session.client.call(DestroySnapshots { name, recursive, dry_run, measure, deferred, clones, now })
+        }
+        false => session.client.call(Destroy { name, recursive, dry_run, measure, clones, now }),
     }
 }

@@ -14,8 +14,11 @@ To get single files back, copy them out of DIR/.zfs/snapshot/NAME.
 Example: larder fs rollback tank/home@monday")]
 pub struct Args {
     /// Destroy the snapshots that are newer
-    #[arg(short = 'r', long, visible_short_alias = 'R')]
+    #[arg(short = 'r', long)]
     drop_newer: bool,
+    /// Destroy the snapshots that are newer, and the clones that began as them, with all below these
+    #[arg(short = 'R', long)]
+    drop_clones: bool,
     #[command(flatten)]
     yes: Yes,
     #[command(flatten)]
@@ -30,9 +33,10 @@ pub struct Args {
 pub fn run(args: Args, session: &Session) -> Result<u8> {
     session.tolerate(args.force)?;
     let dataset = args.name.split('@').next().unwrap_or_default();
-    let (what, since) = match args.drop_newer {
-        true => ("", ", and the snapshots taken since"),
-        false => (" where there is no newer snapshot", ""),
+    let (what, since) = match (args.drop_newer, args.drop_clones) {
+        (_, true) => ("", ", the snapshots taken since, and their clones"),
+        (true, false) => ("", ", and the snapshots taken since"),
+        (false, false) => (" where there is no newer snapshot", ""),
     };
     let question =
         format!("Going back to '{}' loses{what} what was written to '{dataset}' since{since}.", args.name);
@@ -40,6 +44,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         return Ok(1);
     }
     let newer = match session.applet {
+        _ if args.drop_clones => Newer::DropClones,
         _ if args.drop_newer => Newer::Drop,
         // Scripts go by the refusal.
         Applet::Zfs => Newer::Refuse,

@@ -8,23 +8,31 @@ use crate::render;
 use crate::render::table::{Column, Table};
 use larder_pool::property::{format_size, parse_size};
 
+/// Files that are named unless another number is given.
+const FILES: u32 = 20;
+
 /// Arguments.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "USED is what comes back when a snapshot alone is destroyed, WITHOLDER when it and all older ones are: what several
-have in common comes back with the last of them, so that the sum of USED says little.
-Example: larder fs space tank/home
-         larder fs space --free 50G tank/home      # the oldest ones that bring it back, as a command"
+have in common comes back with the last of them, so that the sum of USED says little. Of snapshots by name, as destroy
+takes them, it also tells what all together bring back, and the files that most of it is in.
+Examples: larder fs space tank/home
+          larder fs space tank/home@monday,may%june # which files are only in these
+          larder fs space --free 50G tank/home      # the oldest ones that bring it back, as a command"
 )]
 pub struct Args {
     /// Tell the fewest of the oldest that bring so much back, as a command to paste; nothing is destroyed
     #[arg(long, value_name = "SIZE")]
     free: Option<String>,
+    /// Name so many files, the largest first; 20 unless set, none for a whole dataset
+    #[arg(long, value_name = "COUNT")]
+    files: Option<u32>,
     #[command(flatten)]
     form: Form,
     #[command(flatten)]
     json: Json,
-    #[arg(value_name = "DATASET")]
+    #[arg(value_name = "DATASET|DATASET@SNAPSHOTS")]
     name: String,
 }
 
@@ -37,7 +45,12 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     if wanted == Some(0) {
         return Err(ApiError::usage("nothing is to be freed"));
     }
-    let found = session.client.call(Space { name: args.name.clone() })?;
+    let some = args.name.contains('@');
+    if some && wanted.is_some() {
+        return Err(ApiError::usage("--free chooses among all snapshots of a dataset: name that"));
+    }
+    let files = args.files.unwrap_or(if some { FILES } else { 0 });
+    let found = session.client.call(Space { name: args.name.clone(), files })?;
     if let Some(wanted) = wanted {
         out::print(&format!("{}\n", command(session, &args.name, &found, wanted)?));
         return Ok(0);
@@ -46,6 +59,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         out::print_json(&render::json::reply(&session.spell("fs", "space"), &found));
         return Ok(0);
     }
+    let size = |bytes: u64| if args.form.exact { bytes.to_string() } else { format_size(bytes) };
     let mut table = Table::new(vec![
         Column::left("NAME"),
         Column::left("CREATION"),
@@ -53,16 +67,31 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         Column::right("USED", 5),
         Column::right("WITHOLDER", 9),
     ]);
-    for one in found.snapshots {
-        let size = |bytes: u64| if args.form.exact { bytes.to_string() } else { format_size(bytes) };
+    for one in &found.snapshots {
         let created = match args.form.exact {
             true => one.created.to_string(),
             false => render::date_to_minute(one.created),
         };
         let held = if one.held { "yes" } else { "no" };
-        table.row(vec![one.name, created, held.to_owned(), size(one.used), size(one.with_older)]);
+        table.row(vec![one.name.clone(), created, held.to_owned(), size(one.used), size(one.with_older)]);
     }
     out::print(&table.render(args.form.scripted));
+    if found.trash > 0 && !args.form.scripted {
+        out::print(&format!("in the trash: {}, which counts as available\n", format_size(found.trash)));
+    }
+    if some && !args.form.scripted && found.snapshots.len() > 1 {
+        let all = found.snapshots.len();
+        out::print(&format!("destroying these {all} brings back {}\n", size(found.together)));
+    }
+    if !found.files.is_empty() {
+        let mut table = Table::new(vec![Column::right("SIZE", 5), Column::left("FILE")]);
+        for file in &found.files {
+            let path = file.path.as_ref().map(|path| render::diff::visible(path.bytes()));
+            let path = path.unwrap_or_else(|| format!("? (inode {})", file.inode));
+            table.row(vec![size(file.size), path]);
+        }
+        out::print(&table.render(args.form.scripted));
+    }
     Ok(0)
 }
 
@@ -104,8 +133,12 @@ mod tests {
             used: 0,
             with_older,
         };
-        let found =
-            Spaces { snapshots: vec![one("x", false, 10), one("y", false, 500), one("z", true, 900)] };
+        let found = Spaces {
+            trash: 0,
+            together: 0,
+            files: vec![],
+            snapshots: vec![one("x", false, 10), one("y", false, 500), one("z", true, 900)],
+        };
         let told = |wanted| command(&session, "tank/a", &found, wanted).map_err(|error| error.message);
         assert_eq!(told(10), Ok("larder fs destroy tank/a@%x".to_owned()));
         assert_eq!(told(11), Ok("larder fs destroy tank/a@%y".to_owned()));

@@ -26,6 +26,7 @@ mod fs_rollback;
 mod fs_send;
 mod fs_snapshot;
 mod fs_space;
+mod fs_trash;
 mod items;
 mod out;
 mod personalities;
@@ -323,6 +324,8 @@ mod tests {
             "arcstat -av",
             "zpool export -f tank",
             "zpool destroy tank",
+            "zpool import -D -f tank",
+            "larder pool destroy --now --yes tank",
             "zpool labelclear -f /dev/sdz",
             "zpool wait -t free,scrub tank",
             "zpool create -f tank mirror a b spare c",
@@ -389,6 +392,12 @@ mod tests {
             "larder fs replicate --policy --keep 3 -j nas:tank/a tank/b",
             "zfs receive -u -o compression=zstd -x atime -s -F tank/a",
             "zfs recv -A tank/a",
+            "larder fs undestroy -r tank/a tank/b",
+            "larder fs undestroy -l",
+            "larder fs undestroy tank/a@x @y",
+            "larder fs trash -Hp tank",
+            "larder fs trash --empty --yes tank/a@x",
+            "larder fs destroy --now tank/a@x",
             "zfs mount tank@a /mnt",
             "zfs unmount tank@a",
             "zfs umount -f /mnt",

@@ -12,11 +12,15 @@ use crate::render;
   larder pool import                      what can be imported
   larder pool import tank
   larder pool import -d /srv/images -o readonly=on tank rescue
-  larder pool import -R /mnt/other tank   what came from another host, below /mnt/other")]
+  larder pool import -R /mnt/other tank   what came from another host, below /mnt/other
+  larder pool import -D tank              what was destroyed")]
 pub struct Args {
     /// Look at this device, or at the files in this folder, and nowhere else
     #[arg(short = 'd', value_name = "DIR|DEVICE")]
     search: Vec<String>,
+    /// Pools that were destroyed, and whose devices nothing else has used since
+    #[arg(short = 'D')]
+    destroyed: bool,
     /// All pools that are found
     #[arg(short = 'a', conflicts_with_all = ["pool", "new_name"])]
     all: bool,
@@ -53,7 +57,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     session.tolerate(args.force)?;
     let search = args.search.iter().map(|text| args::device(text)).collect::<Result<Vec<_>>>()?;
     if args.pool.is_none() && !args.all {
-        return show(search, args.json, session);
+        return show(Importable { search, destroyed: args.destroyed }, args.json, session);
     }
     let mut properties = args::properties(args.properties)?;
     let readonly = properties.remove("readonly").is_some_and(|value| value == "on");
@@ -61,6 +65,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     let request = Import {
         search,
         pool: args.pool,
+        destroyed: args.destroyed,
         new_name: args.new_name,
         no_mount: args.no_mount,
         readonly,
@@ -83,8 +88,8 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     Ok(u8::from(!imported.failed.is_empty()))
 }
 
-fn show(search: Vec<String>, json: Json, session: &Session) -> Result<u8> {
-    let found = session.client.call(Importable { search })?.pools;
+fn show(request: Importable, json: Json, session: &Session) -> Result<u8> {
+    let found = session.client.call(request)?.pools;
     if json.json {
         let command = session.spell("pool", "import");
         out::print_json(&render::json::envelope(&command, "pools", render::json::importable(&found)));

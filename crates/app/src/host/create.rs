@@ -2,11 +2,12 @@
 
 use super::devices::{self, Scope, beneath, file_of, identity};
 
+use super::datasets::keeps_trash;
 use super::import::Force;
-use super::labels::{belongs, open_to_wipe, wipe};
+use super::labels::{belongs, is_destroyed, open_to_wipe, wipe};
 use super::{Host, Live, mounts, roster};
-use crate::api::pool::{Create, Created, Group};
-use crate::api::{ApiError, Done, ErrorKind, Properties, Result};
+use crate::api::pool::{Create, Created, Destroy, Group, PoolDestroyed};
+use crate::api::{ApiError, ErrorKind, Properties, Result};
 use larder_device::{Device, OpenMode};
 use larder_pool::foreign;
 use larder_pool::open::{Scan, scan};
@@ -158,8 +159,10 @@ impl Host {
         Ok(flaws)
     }
 
-    /// Destroys an imported pool: exports it and wipes the labels of its devices.
-    pub(super) fn destroy(&self, name: &str) -> Result<Done> {
+    /// Destroys an imported pool: exports it, with a root that says so. Without a trash, or when that root cannot be
+    /// written, wipes the labels of its devices.
+    pub(super) fn destroy(&self, request: &Destroy) -> Result<PoolDestroyed> {
+        let name = request.name.as_str();
         let live = self.pool(name)?;
         if live.pool.store().is_read_only() {
             return Err(ApiError::from(larder_pool::PoolError::ReadOnly)
@@ -168,8 +171,12 @@ impl Host {
         }
         let guid = live.pool.store().guid();
         let paths = live.device_paths();
+        let keeps = !request.now && keeps_trash(&live.pool);
         drop(live);
-        self.export(name, Force { mounts: false, suspended: true })?;
+        let exported = self.leave(name, Force { mounts: false, suspended: true }, keeps)?;
+        if keeps && exported.unmarked.is_none() {
+            return Ok(PoolDestroyed { kept: true });
+        }
         let mut outcome = Ok(());
         for (_, path) in paths {
             let wiped = open_to_wipe(file_of(&path)).and_then(|device| match scan(&device) {
@@ -185,7 +192,7 @@ impl Host {
         outcome.map_err(|error| {
             error.within(format!("'{name}' is closed, but not all of its labels could be wiped"))
         })?;
-        Ok(Done {})
+        Ok(PoolDestroyed { kept: false })
     }
 }
 
@@ -319,7 +326,7 @@ fn check_mountpoint(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A device that nobody else has a claim on.
+/// A device that nobody else has a claim on: one of a destroyed pool is free.
 ///
 /// # Errors
 /// When it cannot be opened, or holds something; what, and what takes that away.
@@ -333,6 +340,7 @@ pub fn free_device(path: &str, mode: OpenMode) -> Result<Arc<dyn Device>> {
     };
     let clear = format!("if nobody wants what is on it: larder pool labelclear -f {path}");
     match scan(&device) {
+        Scan::Member(found) if is_destroyed(&found) => Ok(device),
         Scan::Member(found) => taken(belongs(&found), clear),
         Scan::Damaged(corrupt) => taken(format!("has the damaged label of a pool ({corrupt})"), clear),
         Scan::Unsupported(other) => taken(format!("belongs to a pool: {}", other.why), clear),

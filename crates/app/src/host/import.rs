@@ -3,7 +3,7 @@
 use super::devices::{self, Scope, Search};
 use super::live::{HEARTBEAT, Live};
 use super::{Host, error};
-use crate::api::pool::{Exported, Import, ImportablePools, Imported};
+use crate::api::pool::{Exported, Import, Importable as ImportableRequest, ImportablePools, Imported};
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_device::OpenMode;
 use larder_pool::open::{Candidate, Importable, Scan, Standing, assemble, scan};
@@ -18,10 +18,15 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 impl Host {
     /// Pools that can be imported.
-    pub(super) fn importable(&self, given: &[String]) -> Result<ImportablePools> {
-        let (plans, _) = self.find(given)?;
+    pub(super) fn importable(&self, request: &ImportableRequest) -> Result<ImportablePools> {
+        let given = &request.search;
+        let (mut plans, _) = self.find(given)?;
+        plans.retain(|plan| plan.root.destroyed == request.destroyed);
         let remembered = self.remembered.lock();
-        let looking: String = given.iter().map(|path| format!("-d {path} ")).collect();
+        let mut looking: String = given.iter().map(|path| format!("-d {path} ")).collect();
+        if request.destroyed {
+            looking += "-D ";
+        }
         let pools = plans.iter().map(|plan| {
             super::status::of_importable(
                 plan,
@@ -55,7 +60,7 @@ impl Host {
         let (plans, remarks) = self.find(&request.search)?;
         let mut imported = Imported::default();
         let Some(wanted) = &request.pool else {
-            for plan in plans {
+            for plan in plans.into_iter().filter(|plan| plan.root.destroyed == request.destroyed) {
                 let name = plan.name.clone();
                 if let Err(error) = self.import_one(plan, &request, &mut imported) {
                     imported.failed.push(error.within(format!("cannot import '{name}'")).of_pool(&name));
@@ -64,11 +69,11 @@ impl Host {
             return Ok(imported);
         };
         let doing = format!("cannot import '{wanted}'");
-        let mut matching: Vec<_> = plans
-            .into_iter()
-            .filter(|plan| plan.name == *wanted || plan.guid.to_string() == *wanted)
-            .collect();
+        let named = |plan: &Importable| plan.name == *wanted || plan.guid.to_string() == *wanted;
+        let (mut matching, others): (Vec<_>, Vec<_>) =
+            plans.into_iter().filter(named).partition(|plan| plan.root.destroyed == request.destroyed);
         let plan = match matching.len() {
+            0 if !others.is_empty() => return Err(otherwise(wanted, request.destroyed).within(doing)),
             0 => return Err(self.absent(wanted, remarks).within(doing)),
             1 => matching.remove(0),
             count => {
@@ -242,6 +247,11 @@ impl Host {
     /// Unmounts a pool, commits, lets go of its devices. Its threads have ended before the root that says so is
     /// written: when that fails, the pool is gone nevertheless, and the reply tells.
     pub(super) fn export(&self, name: &str, force: Force) -> Result<Exported> {
+        self.leave(name, force, false)
+    }
+
+    /// The same; or the root says that the pool was destroyed.
+    pub(super) fn leave(&self, name: &str, force: Force, destroyed: bool) -> Result<Exported> {
         let live = self.pool(name)?;
         let admin = live.admin.lock();
         self.still_here(&live)?;
@@ -295,7 +305,8 @@ impl Host {
             }
             live.stop();
             // A suspended pool goes as it is: the next import starts at its last commit and its log.
-            if let Err(error) = live.pool.commit_export() {
+            let last = if destroyed { live.pool.commit_destroy() } else { live.pool.commit_export() };
+            if let Err(error) = last {
                 error!("pool {name} was exported without a last commit: {error}");
                 exported.unmarked = Some(unmarked(name, error, is_stored));
             }
@@ -312,6 +323,17 @@ impl Host {
             super::pause(PAUSE);
         }
         Ok(exported)
+    }
+}
+
+/// There is a pool of this name, but it is a destroyed one, or is none.
+fn otherwise(wanted: &str, destroyed: bool) -> ApiError {
+    match destroyed {
+        true => ApiError::new(ErrorKind::NotFound, "it was not destroyed")
+            .hint(format!("larder pool import {wanted} imports it")),
+        false => ApiError::new(ErrorKind::NotFound, "it was destroyed")
+            .safe(NOTHING_CHANGED)
+            .hint(format!("larder pool import -D {wanted} brings it back")),
     }
 }
 

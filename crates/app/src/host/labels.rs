@@ -99,12 +99,20 @@ fn is_free(found: &Found) -> bool {
     }
 }
 
+/// Whether a device's pool was destroyed, and not brought back since.
+pub(super) fn is_destroyed(found: &Found) -> bool {
+    is_free(found) && found.root.as_ref().is_some_and(|root| root.destroyed)
+}
+
 /// The pool that has, or had, a device; after the device's name.
 pub(super) fn belongs(found: &Found) -> String {
     let name = &found.label.name;
     let Some(root) = &found.root else {
         return format!("belongs to the pool '{name}', of which it has no state that can be read");
     };
+    if root.destroyed {
+        return format!("belongs to the destroyed pool '{name}'");
+    }
     if root.exported {
         return format!("belongs to the exported pool '{name}'");
     }

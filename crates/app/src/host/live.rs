@@ -32,6 +32,8 @@ pub const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 pub const HEARTBEAT: Duration = Duration::from_secs(5);
 /// Interval at which the committer looks for dirty data, and the reaper for orphans.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Turns of the reaper until what is in the trash and could not go is tried again.
+const TRASH_RESTS: u32 = 600;
 /// Bytes of noted operations that make a commit come early: they wait in memory.
 const NOTES_AT_MOST: usize = 16 << 20;
 /// Inodes that were only read since the last commit; more take one, so that they can leave memory.
@@ -159,12 +161,22 @@ impl Live {
             let (pool, mount, stop) =
                 (Arc::clone(&live.pool), Arc::clone(&live.mount), Arc::clone(&live.stop));
             live.thread("larder-reaper", move || {
+                let mut rests = 0u32;
                 while stop.pause(POLL_INTERVAL) {
                     // A damaged orphan is tried again at the next import, any other failure at the next turn.
                     // Marks of dead blocks wait in memory for a commit.
                     let goes_on = || !*stop.asked.lock() && !pool.is_map_large();
                     while goes_on() && free_some(&pool, &mount).unwrap_or(false) {
                         stop.soon.store(SOON_COMMITS, Ordering::Relaxed);
+                    }
+                    rests = rests.saturating_sub(1);
+                    if rests == 0
+                        && goes_on()
+                        && pool.store().check_writable().is_ok()
+                        && let Err(error) = pool.trash_step()
+                    {
+                        error!("pool {}: what is in the trash does not go: {error}", pool.name());
+                        rests = TRASH_RESTS;
                     }
                 }
             })?;

@@ -51,6 +51,7 @@ use crate::api::snapshots::{
     RenameSnapshot, Rollback, RolledBack, Snapshot, Space, Spaces, Taken,
 };
 use crate::api::trace::Trace;
+use crate::api::trash::{EmptyTrash, Restored, Trash, TrashList, Undestroy};
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, policy, pool, stream};
 use crate::engine::Engine;
 use devices::Remembered;
@@ -132,8 +133,8 @@ impl Engine for Host {
     fn pool_create(&self, request: pool::Create) -> Result<pool::Created> {
         self.create(request)
     }
-    fn pool_destroy(&self, request: pool::Destroy) -> Result<Done> {
-        self.destroy(&request.name)
+    fn pool_destroy(&self, request: pool::Destroy) -> Result<pool::PoolDestroyed> {
+        self.destroy(&request)
     }
     fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses> {
         let live = self.pools_named(&request.names)?;
@@ -164,7 +165,7 @@ impl Engine for Host {
         Ok(Done {})
     }
     fn pool_importable(&self, request: pool::Importable) -> Result<pool::ImportablePools> {
-        self.importable(&request.search)
+        self.importable(&request)
     }
     fn pool_import(&self, request: pool::Import) -> Result<pool::Imported> {
         self.import(request)
@@ -295,6 +296,15 @@ impl Engine for Host {
     }
     fn fs_destroy_bookmark(&self, request: DestroyBookmark) -> Result<Done> {
         datasets::destroy_bookmark(self, &request)
+    }
+    fn fs_undestroy(&self, request: Undestroy) -> Result<Restored> {
+        datasets::undestroy(self, &request)
+    }
+    fn fs_trash(&self, request: Trash) -> Result<TrashList> {
+        datasets::trash(self, &request)
+    }
+    fn fs_empty_trash(&self, request: EmptyTrash) -> Result<TrashList> {
+        datasets::empty_trash(self, &request)
     }
     fn fs_hold(&self, request: Hold) -> Result<Done> {
         datasets::hold(self, &request)

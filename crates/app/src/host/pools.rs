@@ -28,6 +28,7 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
         "allocated" => return told(allocated.to_string()),
         "free" => return told(free.to_string()),
         "freeing" => return told(pool.freeing_bytes().to_string()),
+        "trashed" => return told(pool.trash_bytes().to_string()),
         "cleaned" => return told(pool.cleaned_bytes().to_string()),
         "writeamp" => return told(ratio(pool.writes().amplification_percent())),
         "capacity" => {

@@ -58,6 +58,7 @@ impl Host {
             scans: maintenance::scans(live),
             spares: spares(upkeep),
             freeing: pool.freeing_bytes(),
+            trash: pool.trash_bytes(),
             cleaned: pool.cleaned_bytes(),
             write_amplification: pool.writes().amplification_percent(),
             trace,
@@ -344,6 +345,9 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
         (true, false) => worst(children.iter().map(|child| child.state)),
         _ => State::Unavail,
     };
+    if plan.root.destroyed {
+        remarks.insert(0, "it was destroyed".to_owned());
+    }
     let missing = plan.devices.iter().filter(|device| device.found.is_none()).count();
     if missing > 0 {
         remarks.insert(0, format!("{missing} of {} devices are missing", plan.devices.len()));
@@ -384,6 +388,7 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
         scans: Vec::new(),
         spares,
         freeing: 0,
+        trash: 0,
         cleaned: 0,
         write_amplification: 100,
         trace: None,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::api::pool::{Create, Group, Word};
 use crate::api::snapshots::Newer;
-use crate::api::{ItemKind, PropertyValue};
+use crate::api::{ItemKind, Properties, PropertyValue};
 use larder_device::{Clock, Device, FaultDevice, OpenMode};
 use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat};
 use larder_format::{HostId, Incarnation};
@@ -94,8 +94,14 @@ fn ended<T>(thread: ScopedJoinHandle<'_, T>) -> T {
 fn what_is_renamed_away_is_not_destroyed_with_where_it_was() {
     let bed = Bed::new();
     let live = bed.tank(&["tank/a", "tank/a/x", "tank/a/y"]);
-    let request =
-        fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false, measure: false, clones: false };
+    let request = fs::Destroy {
+        name: "tank/a".into(),
+        recursive: true,
+        dry_run: false,
+        measure: false,
+        clones: false,
+        now: true,
+    };
     let destroyed = scope(|scope| {
         let mounts = live.mounts.lock();
         let destroy = scope.spawn(|| bed.host.fs_destroy(request));
@@ -154,6 +160,7 @@ pub(super) fn set(names: &[&str], properties: &[(&str, &str)]) -> fs::Set {
 
 pub(super) fn import(name: &str, search: Vec<String>) -> pool::Import {
     pool::Import {
+        destroyed: false,
         search,
         pool: Some(name.to_owned()),
         new_name: None,
@@ -164,6 +171,10 @@ pub(super) fn import(name: &str, search: Vec<String>) -> pool::Import {
         altroot: None,
         properties: BTreeMap::new(),
     }
+}
+
+fn importable(bed: &Bed, path: &str, destroyed: bool) -> Vec<pool::PoolStatus> {
+    bed.host.importable(&pool::Importable { search: vec![path.to_owned()], destroyed }).unwrap().pools
 }
 
 /// The properties set on a dataset, as `name=value`.
@@ -395,10 +406,48 @@ fn a_stop_tells_of_pools_that_are_not_marked_as_exported() {
 
 #[test]
 fn a_pool_that_is_destroyed_need_not_be_marked_as_exported() {
+    for now in [false, true] {
+        let bed = Bed::new();
+        let path = bed.tank_that_cannot_be_marked();
+        assert!(!bed.host.pool_destroy(pool::Destroy { name: "tank".into(), now }).unwrap().kept);
+        assert!(importable(&bed, &path, false).is_empty() && importable(&bed, &path, true).is_empty());
+    }
+}
+
+#[test]
+fn a_destroyed_pool_comes_back_until_its_devices_are_used() {
     let bed = Bed::new();
-    let path = bed.tank_that_cannot_be_marked();
-    bed.host.pool_destroy(pool::Destroy { name: "tank".into() }).unwrap();
-    assert!(bed.host.importable(&[path]).unwrap().pools.is_empty());
+    let live = bed.tank(&["tank/a"]);
+    let (_, path) = live.device_paths().into_iter().next().unwrap();
+    drop(live);
+    let destroy = |now| bed.host.pool_destroy(pool::Destroy { name: "tank".into(), now }).unwrap();
+    let revive = || pool::Import { destroyed: true, ..import("tank", vec![path.clone()]) };
+    assert!(destroy(false).kept);
+    assert!(importable(&bed, &path, false).is_empty());
+    let found = importable(&bed, &path, true);
+    assert_eq!(found[0].status.as_deref(), Some("it was destroyed."));
+    let error = bed.host.pool_import(import("tank", vec![path.clone()])).unwrap_err();
+    assert!(error.to_string().contains("larder pool import -D tank"), "{error}");
+    let all = pool::Import { pool: None, ..import("tank", vec![path.clone()]) };
+    assert!(bed.host.pool_import(all).unwrap().names.is_empty());
+    bed.host.pool_import(pool::Import { readonly: true, ..revive() }).unwrap();
+    bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    assert_eq!(importable(&bed, &path, true).len(), 1, "it was only read");
+    bed.host.pool_import(revive()).unwrap();
+    assert_eq!(names(&bed.host.pool("tank").unwrap()), ["tank", "tank/a"]);
+    bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    let error = bed.host.pool_import(revive()).unwrap_err();
+    assert!(error.to_string().contains("was not destroyed"), "{error}");
+    bed.host.pool_import(import("tank", vec![path.clone()])).unwrap();
+
+    destroy(false);
+    let mut other = bed.request("other");
+    other.groups[0].devices = vec![path.clone()];
+    bed.host.pool_create(other).unwrap();
+    assert!(importable(&bed, &path, true).is_empty());
+    assert_eq!(names(&bed.host.pool("other").unwrap()), ["other"]);
+    assert!(!bed.host.pool_destroy(pool::Destroy { name: "other".into(), now: true }).unwrap().kept);
+    assert!(importable(&bed, &path, true).is_empty());
 }
 
 #[test]
@@ -539,7 +588,7 @@ fn a_pool_that_could_not_be_made_leaves_no_labels() {
     bed.host.pool_create(request.clone()).unwrap_err();
     std::fs::remove_file(format!("{spare}.faults")).unwrap();
     let search = bed.dir.path().to_str().unwrap().to_owned();
-    assert!(bed.host.importable(&[search]).unwrap().pools.is_empty());
+    assert!(importable(&bed, &search, false).is_empty());
     bed.host.pool_create(request).unwrap();
 }
 
@@ -557,6 +606,7 @@ fn gone(name: &str, recursive: bool) -> DestroySnapshots {
         measure: true,
         deferred: false,
         clones: false,
+        now: true,
     }
 }
 
@@ -678,8 +728,14 @@ fn no_snapshot_is_destroyed_while_one_of_them_is_in_use() {
     let error = bed.host.fs_destroy_snapshots(gone("tank@2%", true)).unwrap_err();
     assert_eq!(error.message, "cannot destroy snapshot tank/a/x@3: dataset is busy");
     assert_eq!(error.kind, ErrorKind::Busy);
-    let request =
-        fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false, measure: false, clones: false };
+    let request = fs::Destroy {
+        name: "tank/a".into(),
+        recursive: true,
+        dry_run: false,
+        measure: false,
+        clones: false,
+        now: true,
+    };
     let error = bed.host.fs_destroy(request.clone()).unwrap_err();
     assert!(error.message.ends_with("cannot destroy snapshot tank/a/x@3: dataset is busy"), "{error}");
     assert_eq!(bed.listed(&[], None, &["guid"]).len(), 12);
@@ -759,6 +815,67 @@ fn bookmarks_are_shown_among_the_snapshots_they_were_made_of_and_outlive_them() 
 }
 
 #[test]
+fn what_was_destroyed_is_brought_back_with_all_that_was_below_and_may_get_another_name() {
+    let bed = Bed::new();
+    let live = bed.tank_with_snapshots();
+    let trash = |name: Option<&str>| {
+        let list = bed.host.fs_trash(Trash { name: name.map(str::to_owned) }).unwrap();
+        list.items.into_iter().map(|one| one.name).collect::<Vec<_>>()
+    };
+    let back = |name: &str, to: Option<&str>, recursive| {
+        let to = to.map(str::to_owned);
+        bed.host.fs_undestroy(Undestroy { name: name.into(), to, recursive }.checked()?)
+    };
+    bed.host.fs_set(set(&["tank/a"], &[("org.example:note", "kept"), ("quota", "16777216")])).unwrap();
+    let guids = bed.listed(&["tank/a"], None, &["guid"]);
+    let request = fs::Destroy {
+        name: "tank/a".into(),
+        recursive: true,
+        dry_run: true,
+        measure: false,
+        clones: false,
+        now: false,
+    };
+    let told = bed.host.fs_destroy(request.clone()).unwrap();
+    assert!(told.until.is_some() && trash(None).is_empty());
+    let request = fs::Destroy { dry_run: false, ..request };
+    assert_eq!(bed.host.fs_destroy(request.clone()).unwrap().destroyed, told.destroyed);
+    assert_eq!(names(&live), ["tank"]);
+    assert_eq!(trash(Some("tank")), ["tank/a/x", "tank/a"]);
+    // The name is free, and stays that of who has it.
+    let (parents, properties) = (false, Properties::new());
+    bed.host.fs_create(fs::Create { name: "tank/a".into(), parents, properties, dry_run: false }).unwrap();
+    let error = back("tank/a", None, true).unwrap_err();
+    assert_eq!(error.message, "cannot bring 'tank/a' back: there is another tank/a by now");
+    assert_eq!(back("tank/a", Some("tank/old"), true).unwrap().restored, ["tank/old", "tank/old/x"]);
+    let renamed: Vec<_> = guids.iter().map(|line| line.replace("tank/a", "tank/old")).collect();
+    assert_eq!(bed.listed(&["tank/old"], None, &["guid"]), renamed);
+    let old = live.pool.dataset_by_name("tank/old").unwrap();
+    assert_eq!(old.local_properties()["org.example:note"], "kept");
+    assert!(trash(None).is_empty());
+
+    // Snapshots.
+    let keep = |name: &str| DestroySnapshots { now: false, ..gone(name, false) };
+    bed.host.fs_destroy_snapshots(keep("tank/old@2,3")).unwrap();
+    assert_eq!(trash(Some("tank/old")), ["tank/old@2", "tank/old@3"]);
+    assert_eq!(bed.listed(&["tank/old"], Some(1), &["name"]).len(), 2);
+    bed.host.fs_snapshot(snapshots(&["tank/old@2"], false)).unwrap();
+    assert_eq!(back("tank/old@2", None, false).unwrap_err().kind, ErrorKind::Exists);
+    assert_eq!(back("tank/old@2", Some("@two"), false).unwrap().restored, ["tank/old@two"]);
+    assert_eq!(back("tank/old@2", None, false).unwrap_err().kind, ErrorKind::NotFound);
+    let order = ["tank/old@1", "tank/old@two", "tank/old@4", "tank/old@2"];
+    assert_eq!(bed.listed(&["tank/old"], Some(1), &["mounted"]), order);
+    bed.host.fs_empty_trash(EmptyTrash { name: "tank/old@3".into() }).unwrap();
+    assert!(trash(None).is_empty());
+
+    // Without a trash, as before.
+    let properties = Properties::from([("trash".to_owned(), "0".to_owned())]);
+    bed.host.pool_set(pool::Set { name: "tank".into(), properties }).unwrap();
+    let told = bed.host.fs_destroy(fs::Destroy { name: "tank/old".into(), ..request }).unwrap();
+    assert!(told.until.is_none() && trash(None).is_empty());
+}
+
+#[test]
 fn held_snapshots_stay_until_they_are_released() {
     let bed = Bed::new();
     bed.tank_with_snapshots();
@@ -791,8 +908,14 @@ fn held_snapshots_stay_until_they_are_released() {
         error.hint.as_deref().is_some_and(|hint| hint.contains("larder fs release 'also' tank/a@1")),
         "{error:?}"
     );
-    let request =
-        fs::Destroy { name: "tank/a".into(), recursive: true, dry_run: false, measure: false, clones: false };
+    let request = fs::Destroy {
+        name: "tank/a".into(),
+        recursive: true,
+        dry_run: false,
+        measure: false,
+        clones: false,
+        now: true,
+    };
     assert_eq!(bed.host.fs_destroy(request).unwrap_err().kind, ErrorKind::Busy);
     let back = Rollback { name: "tank/a@1".into(), newer: Newer::Drop };
     let error = bed.host.fs_rollback(back).unwrap_err();
@@ -888,4 +1011,61 @@ fn a_rollback_names_the_newer_snapshots_that_stand_in_its_way() {
     assert!(error.message.ends_with("cannot destroy snapshot tank/a@4: dataset is busy"), "{error}");
     drop(view);
     assert_eq!(bed.listed(&["tank/a"], Some(1), &["guid"]).len(), 4);
+
+    live.pool.clone_snapshot(a, "4", "tank/clone", BTreeMap::new()).unwrap();
+    live.pool.create_dataset("tank/clone/below", BTreeMap::new()).unwrap();
+    let error = rollback("tank/a@2", Newer::Drop).unwrap_err();
+    assert!(error.message.ends_with("snapshot tank/a@4 is the origin of tank/clone"), "{error}");
+    let gone = rollback("tank/a@2", Newer::DropClones).unwrap().destroyed;
+    assert_eq!(gone, ["tank/a@3", "tank/a@4", "tank/clone/below", "tank/clone"]);
+    assert!(live.pool.dataset_by_name("tank/clone").is_err());
+    assert_eq!(bed.listed(&["tank/a"], Some(1), &["guid"]).len(), 2);
+}
+
+#[test]
+fn files_that_snapshots_hold_are_named_the_largest_first() {
+    let bed = Bed::new();
+    let live = bed.tank(&["tank/a"]);
+    let dataset = live.pool.dataset_by_name("tank/a").unwrap();
+    let a = dataset.id();
+    let volume = live.mount.attach(dataset, None).unwrap();
+    let caller = larder_files::Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
+    let make = |parent, name: &str, kind| {
+        volume
+            .make(parent, name.as_bytes(), larder_files::NewInode::plain(kind, 0o755), &caller)
+            .unwrap()
+            .node
+            .unpack()
+            .1
+    };
+    let root = larder_format::items::ROOT_INODE;
+    let folder = make(root, "folder", larder_format::items::FileKind::Directory);
+    let write = |name: &str, len: usize| {
+        let inode = make(folder, name, larder_format::items::FileKind::Regular);
+        let bytes: Vec<u8> = (0..len).map(|at| (at * 7919 >> 3) as u8 ^ (at >> 11) as u8).collect();
+        volume.write(inode, Some(0), &bytes, false).unwrap();
+    };
+    write("large", 900_000);
+    write("small", 50_000);
+    live.pool.snapshot(a, "one").unwrap();
+    volume.unlink(folder, b"small", false).unwrap();
+    live.pool.snapshot(a, "two").unwrap();
+    volume.unlink(folder, b"large", false).unwrap();
+    live.pool.snapshot(a, "three").unwrap();
+    let space = |name: &str, files| {
+        let found = bed.host.fs_space(Space { name: name.into(), files }.checked().unwrap()).unwrap();
+        let text =
+            |path: Option<crate::api::diff::Path>| String::from_utf8(path.unwrap().bytes().to_vec()).unwrap();
+        let paths: Vec<_> = found.files.into_iter().map(|file| text(file.path)).collect();
+        (paths, found.together, found.snapshots.len())
+    };
+    let (files, both, count) = space("tank/a@one,two", 20);
+    assert_eq!((files, count), (vec!["/folder/large".to_owned(), "/folder/small".to_owned()], 2));
+    assert_eq!(space("tank/a@one%two", 1).0, ["/folder/large"]);
+    let (files, one, _) = space("tank/a@one", 20);
+    assert_eq!(files, ["/folder/small"], "the other is in the next one too");
+    assert!(one > 0 && both > one);
+    assert_eq!(space("tank/a", 0).0, [""; 0]);
+    let none = Space { name: "tank/a@none".into(), files: 1 };
+    assert_eq!(bed.host.fs_space(none).unwrap_err().kind, ErrorKind::NotFound);
 }

@@ -95,6 +95,7 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
             "scans": pool.scans,
             "spares": pool.spares.iter().map(|spare| (spare.name.clone(), vdev(spare))).collect::<Map<_, _>>(),
             "freeing": pool.freeing,
+            "trash": pool.trash,
             "cleaned": pool.cleaned,
             "write_amplification": pool.write_amplification as f64 / 100.0,
             "trace": pool.trace,

@@ -109,6 +109,10 @@ pub fn text(pool: &PoolStatus, form: Form) -> String {
     if pool.freeing > 0 {
         line("freeing", &format!("{} of what was deleted", format_size(pool.freeing)));
     }
+    if pool.trash > 0 {
+        let held = format_size(pool.trash);
+        line("trash", &format!("{held} that was destroyed and can come back; it counts as available"));
+    }
     if pool.cleaned > 0 {
         let (moved, times) = (format_size(pool.cleaned), pool.write_amplification as f64 / 100.0);
         line("clean", &format!("{moved} moved since import, {times:.2} bytes written for each byte stored"));
@@ -413,6 +417,7 @@ pub mod tests {
             scans: vec![],
             spares: vec![],
             freeing: 0,
+            trash: 0,
             cleaned: 0,
             write_amplification: 100,
             trace: None,

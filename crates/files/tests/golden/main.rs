@@ -146,6 +146,9 @@ fn hold(devices: Vec<DeviceImage>, manifest: &str) {
     right(&bed);
 
     // It can all go.
+    while let Some(one) = bed.pool.trash().pop() {
+        bed.pool.let_go(one.key).unwrap();
+    }
     for dataset in bed.pool.datasets() {
         for snapshot in bed.pool.snapshots(dataset.id()) {
             for tag in bed.pool.snapshot_holds(&snapshot).unwrap().into_keys() {

@@ -68,6 +68,11 @@ pub fn tell(bed: &Bed) -> Vec<String> {
             out.push(format!("bookmark {name}#{} {what}", mark.name));
         }
     }
+    for one in pool.trash() {
+        let (from, until) = (time(one.record.destroyed), time(one.record.until));
+        let used = pool.space_of_trashed(one.key).unwrap();
+        out.push(format!("trash {} destroyed {from} until {until} used {used}", one.name));
+    }
     out.iter_mut().for_each(|line| line.truncate(line.trim_end().len()));
     out
 }

@@ -62,6 +62,7 @@ pub const RECIPES: &[Recipe] = &[
     recipe("snapshots", "single", 1, snapshots),
     recipe("lineages", "single", 1, lineages),
     recipe("bookmarks", "single", 1, bookmarks),
+    recipe("trash", "single", 1, trash),
     recipe("datasets", "mirror", 2, datasets),
     // Work that an import has to go on with.
     recipe("log", "raidz1", 3, log),
@@ -438,6 +439,35 @@ fn bookmarks(bed: Bed) -> Made {
     for name in ["tank/docs", "tank/branch"] {
         bed.mount.attach(bed.pool.dataset_by_name(name).unwrap(), None).unwrap();
     }
+    exported(bed)
+}
+
+/// Snapshots and datasets in the trash: one with a clone, one with what was below it, one that has its name again.
+fn trash(bed: Bed) -> Made {
+    let until = Timestamp { secs: 4_000_000_000, nanos: 0 };
+    let docs = dataset(&bed, "tank/docs", &[]);
+    let id = docs.unpack().0;
+    let kept = file(&bed, docs, "kept", &text(1, 90_000));
+    for (at, day) in (0..).zip(["monday", "tuesday", "wednesday"]) {
+        bed.write(kept, at * 10_000, day.as_bytes());
+        bed.pool.snapshot(id, day).unwrap();
+        bed.tick();
+    }
+    bed.pool.clone_snapshot(id, "monday", "tank/clone", Default::default()).unwrap();
+    let both = ["monday", "tuesday"].map(|day| (id, day.to_owned()));
+    bed.pool.trash_snapshots(&both, until).unwrap();
+    let old = dataset(&bed, "tank/old", &[("compression", "zstd-5")]);
+    file(&bed, old, "of old", &text(2, 50_000));
+    let inner = dataset(&bed, "tank/old/inner", &[]);
+    file(&bed, inner, "deep", &text(3, 20_000));
+    bed.pool.snapshot(old.unpack().0, "last").unwrap();
+    for gone in [inner, old] {
+        bed.mount.detach(gone.unpack().0).unwrap();
+        bed.tick();
+        bed.pool.trash_dataset(gone.unpack().0, until).unwrap();
+    }
+    file(&bed, dataset(&bed, "tank/old", &[]), "of new", &text(4, 10_000));
+    bed.mount.attach(bed.pool.dataset_by_name("tank/clone").unwrap(), None).unwrap();
     exported(bed)
 }
 

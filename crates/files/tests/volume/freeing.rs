@@ -4,7 +4,7 @@ use crate::bed::{Bed, READ_WRITE, ROOT};
 use crate::quota::dataset;
 use larder_device::{Entropy, SeededEntropy};
 use larder_files::*;
-use larder_format::ByteLen;
+use larder_format::{ByteLen, Timestamp};
 use larder_pool::PoolError;
 use larder_sim::{Fault, SimWorld, Survival};
 use std::sync::Arc;
@@ -115,6 +115,32 @@ fn a_call_that_began_before_a_dataset_was_destroyed_leaves_nothing() {
     assert!(home.usage().logical > 0);
     drop((volume, home));
     check_all_free(&bed);
+}
+
+#[test]
+fn a_call_that_began_before_a_dataset_went_into_the_trash_is_done_again_after_a_crash() {
+    let bed = small_records();
+    let (home, root) = dataset(&bed, "tank/home", &[]);
+    let node = file(&bed, root, "file", 100);
+    bed.pool.commit().unwrap();
+    let volume = bed.mount.volume(home.id()).unwrap();
+    bed.mount.detach(home.id()).unwrap();
+    let until = Timestamp { secs: 4_000_000_000, nanos: 0 };
+    bed.pool.trash_dataset(home.id(), until).unwrap();
+    bed.pool.commit().unwrap();
+    // A writer comes late, who still has the inode; somebody else's fsync logs it.
+    let (_, inode) = node.unpack();
+    volume.setattr(inode, &SetAttr { perm: Some(0o600), ..SetAttr::default() }).unwrap();
+    let other = file(&bed, ROOT, "other", 10);
+    bed.fsync(other);
+    let id = home.id();
+    drop((volume, home));
+    let bed = bed.crash(7);
+    assert!(bed.mount.lookup(ROOT, b"other").is_ok(), "it was synced");
+    bed.pool.restore_dataset(id, "tank/home").unwrap();
+    bed.pool.commit().unwrap();
+    bed.check();
+    bed.check_tree();
 }
 
 #[test]

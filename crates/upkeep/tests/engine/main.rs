@@ -34,4 +34,5 @@ mod space;
 mod suspended;
 #[path = "../sweep/mod.rs"]
 mod sweep;
+mod trash;
 mod trim;

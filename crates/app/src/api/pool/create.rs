@@ -65,9 +65,19 @@ pub struct Created {
     pub notes: Vec<String>,
 }
 
-/// Destroys a pool: its data is gone, its devices are free.
+/// Destroys a pool: its devices are free; until they are used it can be imported as a destroyed one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Destroy {
     /// Its name.
     pub name: String,
+    /// Its labels are wiped: it cannot be brought back.
+    #[serde(default)]
+    pub now: bool,
+}
+
+/// Result of destroying a pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolDestroyed {
+    /// It can be brought back.
+    pub kept: bool,
 }

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 pub struct Importable {
     /// Absolute paths of folders and devices to look at; empty for all block devices and where pools were last seen.
     pub search: Vec<String>,
+    /// Those that were destroyed, and no others.
+    #[serde(default)]
+    pub destroyed: bool,
 }
 
 /// Pools that are on devices and not imported.
@@ -25,6 +28,9 @@ pub struct Import {
     pub search: Vec<String>,
     /// A name or guid; nothing for all pools that are found.
     pub pool: Option<String>,
+    /// One that was destroyed; of no name, all those.
+    #[serde(default)]
+    pub destroyed: bool,
     /// A new name for it.
     pub new_name: Option<String>,
     /// Leave its datasets unmounted.

@@ -79,6 +79,8 @@ pub struct PoolStatus {
     pub spares: Vec<Vdev>,
     /// Bytes that deleted files and destroyed datasets still hold.
     pub freeing: u64,
+    /// Bytes that destroyed datasets and snapshots hold which can be brought back.
+    pub trash: u64,
     /// Bytes that the cleaner moved since import.
     pub cleaned: u64,
     /// Bytes written for each byte stored since import, percent.

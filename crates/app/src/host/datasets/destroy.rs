@@ -4,13 +4,14 @@ use super::super::Host;
 use super::super::live::Live;
 use super::super::mounts::Mounts;
 use super::snapshots::{self, Going};
+use super::trash::until;
 use super::{family, found};
 use crate::api::fs::{Destroy, Destroyed};
 use crate::api::name::pool_of;
 use crate::api::snapshots::{DestroySnapshots, spans};
 use crate::api::{ApiError, ErrorKind, Result};
-use larder_format::DatasetId;
-use larder_pool::{Dataset, ROOT_DATASET};
+use larder_format::{DatasetId, Timestamp};
+use larder_pool::{Dataset, PoolError, ROOT_DATASET};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -22,12 +23,14 @@ pub fn destroy(host: &Host, request: &Destroy) -> Result<Destroyed> {
     let doing = format!("cannot destroy '{}'", request.name);
     let (live, _) = host.dataset(&request.name)?;
     let destroy = || {
+        let until = until(&live).filter(|_| !request.now);
         if request.dry_run {
-            return told(&live, &going(&live, request)?, request.measure);
+            let told = told(&live, &going(&live, request)?, request.measure)?;
+            return Ok(Destroyed { until: until.map(|until| until.secs), ..told });
         }
         // Names change under this lock alone.
         let mut mounts = live.mounts.lock();
-        end(&live, &mut mounts, &going(&live, request)?, request.measure)
+        end(&live, &mut mounts, &going(&live, request)?, request.measure, until)
     };
     destroy().map_err(|error: ApiError| error.within(doing).of_pool(pool_of(&request.name)))
 }
@@ -47,7 +50,7 @@ pub fn destroy_snapshots(host: &Host, request: &DestroySnapshots) -> Result<Dest
             let last = snapshots::told(&live, &asked, request.measure, &ids(&clones))?;
             return Ok(one_after(told(&live, &clones, request.measure)?, last));
         }
-        end(&live, &mut mounts, &clones, request.measure)?
+        end(&live, &mut mounts, &clones, request.measure, until(&live).filter(|_| !request.now))?
     };
     Ok(one_after(destroyed, snapshots::destroy(host, request)?))
 }
@@ -58,6 +61,7 @@ fn one_after(first: Destroyed, then: Destroyed) -> Destroyed {
         destroyed: [first.destroyed, then.destroyed].concat(),
         reclaimed: first.reclaimed + then.reclaimed,
         kept: [first.kept, then.kept].concat(),
+        until: first.until.or(then.until),
     }
 }
 
@@ -70,7 +74,7 @@ type Member = (Arc<Dataset>, Going);
 
 /// Adds the clones of snapshots, of those in `all` and of `more`, with all below them and their own clones. Whatever is
 /// below something comes before it.
-fn with_clones(live: &Live, mut all: Vec<Member>, more: &[Going]) -> Result<Vec<Member>> {
+pub fn with_clones(live: &Live, mut all: Vec<Member>, more: &[Going]) -> Result<Vec<Member>> {
     let clones =
         |going: &Going| going.records.iter().flat_map(|one| live.pool.clones(one)).collect::<Vec<_>>();
     let mut next: Vec<_> = all.iter().map(|(_, own)| own).chain(more).flat_map(clones).collect();
@@ -127,8 +131,14 @@ fn going(live: &Live, request: &Destroy) -> Result<Vec<Member>> {
 }
 
 /// Destroys them. From the commit on the reaper goes on with it, after a crash as well.
-fn end(live: &Live, mounts: &mut Mounts, going: &[Member], measure: bool) -> Result<Destroyed> {
-    let told = told(live, going, measure)?;
+pub fn end(
+    live: &Live,
+    mounts: &mut Mounts,
+    going: &[Member],
+    measure: bool,
+    until: Option<Timestamp>,
+) -> Result<Destroyed> {
+    let told = Destroyed { until: until.map(|until| until.secs), ..told(live, going, measure)? };
     snapshots::check_not_held(live, going.iter().map(|(_, own)| own))?;
     let (mut shown, mut outcome) = (Vec::new(), Ok(()));
     for (dataset, _) in going {
@@ -140,7 +150,10 @@ fn end(live: &Live, mounts: &mut Mounts, going: &[Member], measure: bool) -> Res
     let ids = going.iter().map(|(dataset, _)| dataset.id());
     let gone = outcome.and_then(|()| mounts.unmount_each(ids));
     let outcome = gone.and_then(|gone| {
-        let outcome = end_unmounted(live, mounts, going);
+        let outcome = match until {
+            Some(until) => put_away(live, mounts, going, until),
+            None => end_unmounted(live, mounts, going),
+        };
         // Others that hung on them, and those that are still there.
         mounts.mount_again(&gone);
         outcome
@@ -149,8 +162,37 @@ fn end(live: &Live, mounts: &mut Mounts, going: &[Member], measure: bool) -> Res
     outcome.map(|()| told)
 }
 
+/// Puts them into the trash, with their snapshots: all of them, or none.
+fn put_away(live: &Live, mounts: &mut Mounts, going: &[Member], until: Timestamp) -> Result<()> {
+    snapshots::let_go(live, mounts, going.iter().map(|(_, own)| own))?;
+    let mut away: Vec<(DatasetId, String)> = Vec::new();
+    for (dataset, own) in going {
+        let (id, name) = (dataset.id(), live.pool.full_name(dataset.id()));
+        match live.pool.trash_dataset(id, until) {
+            Ok(()) => away.push((id, name)),
+            Err(error) => {
+                // Parents went last.
+                for (id, name) in away.into_iter().rev() {
+                    live.pool.restore_dataset(id, &name)?;
+                }
+                // A crash must not find them in the trash, with a log that goes on.
+                live.pool.commit()?;
+                let names = own.full_names(live);
+                return Err(match error {
+                    PoolError::Busy(text) if names.iter().any(|name| snapshots::names_one(&text, name)) => {
+                        snapshots::kept(&names, &text)
+                    }
+                    error => error.into(),
+                });
+            }
+        }
+    }
+    live.pool.commit()?;
+    Ok(())
+}
+
 fn end_unmounted(live: &Live, mounts: &mut Mounts, going: &[Member]) -> Result<()> {
-    snapshots::end(live, mounts, going.iter().map(|(_, own)| own))?;
+    snapshots::end(live, mounts, going.iter().map(|(_, own)| own), None)?;
     for (dataset, _) in going {
         live.pool.destroy_dataset(dataset.id())?;
     }
@@ -160,7 +202,7 @@ fn end_unmounted(live: &Live, mounts: &mut Mounts, going: &[Member]) -> Result<(
 
 fn told(live: &Live, going: &[Member], measure: bool) -> Result<Destroyed> {
     let family = ids(going);
-    let mut told = Destroyed { destroyed: Vec::new(), reclaimed: 0, kept: Vec::new() };
+    let mut told = Destroyed { destroyed: Vec::new(), reclaimed: 0, kept: Vec::new(), until: None };
     for (dataset, snapshots) in going {
         told.destroyed.extend(snapshots.full_names(live));
         told.destroyed.push(live.pool.full_name(dataset.id()));

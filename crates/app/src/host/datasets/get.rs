@@ -176,7 +176,9 @@ impl Looking<'_> {
     fn held(&self, dataset: DatasetId) -> Option<u64> {
         let known = self.held.borrow().get(&dataset).copied();
         known.unwrap_or_else(|| {
+            // Nobody is charged for what is in the trash.
             let held = self.live.pool.space_of_snapshots(dataset).ok();
+            let held = held.map(|held| held - self.live.pool.trash_of(dataset).unwrap_or(0).min(held));
             self.held.borrow_mut().insert(dataset, held);
             held
         })
@@ -224,9 +226,12 @@ impl Looking<'_> {
                 let mounted = live.table.path(id).is_some();
                 return told(name, if mounted { "yes" } else { "no" });
             }
+            "trash" => return told(name, pool.trash_of(id).ok()?),
             "origin" => {
                 // Of one that was destroyed the name counts no more.
                 let origin = pool.origin(id).filter(|origin| !origin.hidden)?;
+                // Nor do those of one in the trash.
+                pool.dataset(origin.dataset)?;
                 return told(name, format!("{}@{}", pool.full_name(origin.dataset), origin.name));
             }
             "receive_resume_token" => {

@@ -13,6 +13,7 @@ mod rename;
 mod rollback;
 mod snapshots;
 mod space;
+mod trash;
 
 pub use bookmarks::{bookmark, destroy as destroy_bookmark};
 pub use clones::{clone_snapshot, promote};
@@ -27,6 +28,7 @@ pub use rename::rename;
 pub use rollback::rollback;
 pub use snapshots::{rename as rename_snapshot, snapshot};
 pub use space::space;
+pub use trash::{empty as empty_trash, keeps as keeps_trash, trash, undestroy};
 
 use super::live::Live;
 use super::mounts::{Mounts, Target, can_mount, target};

@@ -3,6 +3,7 @@
 use super::super::Host;
 use super::super::error::NOTHING_CHANGED;
 use super::super::live::Live;
+use super::destroy::{end, with_clones};
 use super::snapshots::{Going, check_not_held, kept, let_go, names_one};
 use super::{found, hidden};
 use crate::api::name::{MAX_NAME, check_snapshot, pool_of};
@@ -31,10 +32,9 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
     let marks = live.pool.bookmarks(dataset.id()).into_iter().filter(|mark| mark.high > to);
     names.extend(marks.map(|mark| format!("{full}#{}", mark.name)));
     let branch = (request.newer == Newer::Keep && !names.is_empty()).then(|| branch_of(&live, full));
-    let rolled_back = RolledBack {
-        destroyed: if request.newer == Newer::Drop { names.clone() } else { Vec::new() },
-        kept: branch.clone(),
-    };
+    let drops = matches!(request.newer, Newer::Drop | Newer::DropClones);
+    let mut rolled_back =
+        RolledBack { destroyed: if drops { names.clone() } else { Vec::new() }, kept: branch.clone() };
     if !names.is_empty() && request.newer == Newer::Refuse {
         return Err(refusal(&request.name, &names));
     }
@@ -50,6 +50,16 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
     if let Some(error) = branch.as_deref().and_then(|branch| too_long(branch, &newer)) {
         return Err(error.within(&doing));
     }
+    if request.newer == Newer::DropClones {
+        let all = Going { dataset: dataset.id(), records: above(&live, &newer, records.last()) };
+        let clones = with_clones(&live, Vec::new(), &[all])?;
+        if let Some(clone) = clones.iter().find(|(clone, _)| clone.id() == dataset.id()) {
+            let inside = format!("{} is inside of one of its clones", live.pool.full_name(clone.0.id()));
+            return Err(ApiError::new(ErrorKind::Busy, inside).safe(NOTHING_CHANGED).within(&doing));
+        }
+        let gone = end(&live, &mut mounts, &clones, false, None);
+        rolled_back.destroyed.extend(gone.map_err(|error| error.within(&doing))?.destroyed);
+    }
     if branch.is_none()
         && let Some(error) = origin(&live, &newer, records.last())
     {
@@ -63,7 +73,7 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
             mounts.wait_until_gone(dataset.id())?;
             let rolled = match &branch {
                 Some(branch) => live.pool.branch(dataset.id(), name, branch, &branch_properties()),
-                None => live.pool.rollback(dataset.id(), name, request.newer == Newer::Drop),
+                None => live.pool.rollback(dataset.id(), name, drops),
             };
             rolled.map_err(|error| match error {
                 PoolError::Busy(text) if names.iter().any(|name| names_one(&text, name)) => {
@@ -119,9 +129,7 @@ fn too_long(branch: &str, newer: &Going) -> Option<ApiError> {
 /// The refusal to go back on a line beside which a clone begins: at a newer snapshot, or a hidden one.
 fn origin(live: &Live, newer: &Going, to: Option<&SnapshotRecord>) -> Option<ApiError> {
     let pool = &live.pool;
-    let hidden = pool.hidden_snapshots(newer.dataset).into_iter();
-    let hidden = hidden.filter(|one| to.is_some_and(|to| one.high > to.high));
-    let (one, clone) = newer.records.iter().cloned().chain(hidden).find_map(|one| {
+    let (one, clone) = above(live, newer, to).into_iter().find_map(|one| {
         let clone = pool.clones(&one).pop_first()?;
         Some((one, clone))
     })?;
@@ -130,8 +138,15 @@ fn origin(live: &Live, newer: &Going, to: Option<&SnapshotRecord>) -> Option<Api
         ApiError::new(ErrorKind::Busy, format!("snapshot {dataset}@{} is the origin of {clone}", one.name));
     Some(error.safe(NOTHING_CHANGED).hint(format!(
         "larder fs rollback without -r keeps what is newer in a dataset of its own; to do without, larder fs promote \
-         {clone}, or destroy it"
+         {clone}, or destroy it (-R)"
     )))
+}
+
+/// The newer snapshots, and hidden ones.
+fn above(live: &Live, newer: &Going, to: Option<&SnapshotRecord>) -> Vec<SnapshotRecord> {
+    let hidden = live.pool.hidden_snapshots(newer.dataset).into_iter();
+    let hidden = hidden.filter(|one| to.is_some_and(|to| one.high > to.high));
+    newer.records.iter().cloned().chain(hidden).collect()
 }
 
 fn refusal(name: &str, newer: &[String]) -> ApiError {

@@ -4,13 +4,14 @@ use super::super::Host;
 use super::super::error::NOTHING_CHANGED;
 use super::super::live::Live;
 use super::super::mounts::Mounts;
+use super::trash::until;
 use super::{family, found};
 use crate::api::fs::Destroyed;
 use crate::api::name::{MAX_NAME, check_snapshot, pool_of};
 use crate::api::snapshots::{DestroySnapshots, Kept, RenameSnapshot, Snapshot, Taken, chosen, spans};
 use crate::api::{ApiError, Done, ErrorKind, Result};
-use larder_format::DatasetId;
 use larder_format::tables::SnapshotRecord;
+use larder_format::{DatasetId, Timestamp};
 use larder_pool::PoolError;
 use std::collections::BTreeSet;
 
@@ -99,8 +100,10 @@ fn taken(live: &Live, wanted: &[(DatasetId, String)], names: &[String]) -> ApiEr
 pub fn destroy(host: &Host, request: &DestroySnapshots) -> Result<Destroyed> {
     let (dataset, _) = spans(&request.name)?;
     let (live, _) = host.dataset(dataset)?;
+    let until = until(&live).filter(|_| !request.now);
     if request.dry_run {
-        return told(&live, &asked(&live, request)?, request.measure, &BTreeSet::new());
+        let told = told(&live, &asked(&live, request)?, request.measure, &BTreeSet::new())?;
+        return Ok(Destroyed { until: until.map(|until| until.secs), ..told });
     }
     // Names and mounts change under this lock alone.
     let mut mounts = live.mounts.lock();
@@ -109,7 +112,7 @@ pub fn destroy(host: &Host, request: &DestroySnapshots) -> Result<Destroyed> {
     let told = told(&live, &going, request.measure, &BTreeSet::new())?;
     let mut destroy = || {
         live.pool.set_deferred(&held, true)?;
-        end(&live, &mut mounts, &going).or_else(|error| {
+        end(&live, &mut mounts, &going, until).or_else(|error| {
             live.pool.set_deferred(&held, false)?;
             Err(error)
         })?;
@@ -120,7 +123,7 @@ pub fn destroy(host: &Host, request: &DestroySnapshots) -> Result<Destroyed> {
     committed.map_err(|error| {
         ApiError::from(error).within(format!("cannot destroy '{}'", request.name)).of_pool(pool_of(dataset))
     })?;
-    Ok(told)
+    Ok(Destroyed { until: until.map(|until| until.secs), ..told })
 }
 
 /// Takes those out that somebody holds.
@@ -168,6 +171,7 @@ pub fn told(live: &Live, going: &[Going], measure: bool, without: &BTreeSet<Data
         destroyed: going.iter().flat_map(|going| going.full_names(live)).collect(),
         reclaimed: going.iter().map(space).sum::<Result<_>>()?,
         kept: going.iter().flat_map(|going| kept_for_clones(live, going, without)).collect(),
+        until: None,
     })
 }
 
@@ -196,7 +200,7 @@ pub fn line(name: &str) -> String {
 pub fn end_deferred(live: &Live, mounts: &mut Mounts) -> Result<()> {
     for record in live.pool.deferred() {
         let going = Going { dataset: record.dataset, records: vec![record] };
-        match end(live, mounts, [&going]) {
+        match end(live, mounts, [&going], until(live)) {
             Err(error) if error.kind != ErrorKind::Busy => return Err(error),
             _ => {}
         }
@@ -255,11 +259,16 @@ pub fn let_go<'a>(
     if lines.is_empty() { Ok(()) } else { Err(busy(&lines).hint(why.join("; "))) }
 }
 
-/// Destroys snapshots that nobody uses, durably with the next commit.
+/// Destroys snapshots that nobody uses, durably with the next commit; with a time, they are in the trash until then.
 ///
 /// # Errors
 /// Busy, with a line for each that somebody uses; none is destroyed then.
-pub fn end<'a>(live: &Live, mounts: &mut Mounts, going: impl IntoIterator<Item = &'a Going>) -> Result<()> {
+pub fn end<'a>(
+    live: &Live,
+    mounts: &mut Mounts,
+    going: impl IntoIterator<Item = &'a Going>,
+    until: Option<Timestamp>,
+) -> Result<()> {
     let going: Vec<_> = going.into_iter().filter(|one| !one.records.is_empty()).collect();
     if going.is_empty() {
         return Ok(());
@@ -268,7 +277,11 @@ pub fn end<'a>(live: &Live, mounts: &mut Mounts, going: impl IntoIterator<Item =
     let_go(live, mounts, going.iter().copied())?;
     let each = going.iter().flat_map(|one| one.names().into_iter().map(|name| (one.dataset, name)));
     let each: Vec<_> = each.collect();
-    match live.pool.destroy_snapshots(&each) {
+    let gone = match until {
+        Some(until) => live.pool.trash_snapshots(&each, until),
+        None => live.pool.destroy_snapshots(&each),
+    };
+    match gone {
         Ok(()) => {
             each.iter().for_each(|(dataset, name)| mounts.tell_of_snapshot(*dataset, name));
             Ok(())
