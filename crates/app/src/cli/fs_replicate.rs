@@ -373,7 +373,7 @@ impl Run<'_> {
         };
         loop {
             match self.bring(path, source, target, (&base, beyond), outcome) {
-                Err(failure) if matches!(base, Base::Bookmark(_)) && is_about_bookmarks(&failure) => {
+                Err(failure) if is_about_bookmark(&failure, &base) => {
                     let last = target.and_then(|target| replicate::last_common(source, target));
                     let Some(last) = last.filter(|_| self.args.force) else {
                         return Err(Failure::Refused(self.no_bookmark(path, &base, failure)));
@@ -526,8 +526,7 @@ impl Run<'_> {
         replaces: bool,
         outcome: &mut Outcome,
     ) -> Result<(), Failure> {
-        let total =
-            if Progress::is_watched() && !arguments.contains(&"-t") { self.size_of(arguments)? } else { 0 };
+        let total = if Progress::is_watched() { self.size_of(arguments)? } else { 0 };
         let options: &[&str] = if replaces { &["-F"] } else { &[] };
         let mut receiver = self.target.side.receive(options, &self.target.below(path))?;
         let mut sender = self.source.side.send(arguments)?;
@@ -743,6 +742,9 @@ fn is_missing(failure: &Failure) -> bool {
         .is_some_and(|why| why.contains("dataset does not exist") || why.contains("no such pool"))
 }
 
-fn is_about_bookmarks(failure: &Failure) -> bool {
-    failure.refusal().is_some_and(|why| why.contains("bookmark"))
+/// Whether a source refused to send from a bookmark.
+fn is_about_bookmark(failure: &Failure, base: &Base) -> bool {
+    let Base::Bookmark(mark) = base else { return false };
+    let name = format!("#{}", mark.name);
+    failure.refusal().is_some_and(|why| why.contains("bookmark") || why.contains(&name))
 }
