@@ -75,11 +75,12 @@ test:
 	@$(STEP) index $(MAKE) --no-print-directory index
 
 # The same features in each, so that nothing is built twice.
-mutants: MUTATED = $(CARGO) test --workspace --locked --features larder-upkeep/mutants,larder-files/mutants
+mutants: MUTATED = $(CARGO) test --workspace --locked --features larder-upkeep/mutants,larder-files/mutants,larder-stream/mutants
 mutants:
 	$(MUTATED) --test mutants -- --nocapture
 	$(MUTATED) --test schedules mutants -- --nocapture
 	$(MUTATED) --test volume panic
+	$(MUTATED) --test streams mutants
 
 real:
 	@scripts/need.sh $(REAL_NEEDS)

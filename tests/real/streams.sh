@@ -121,6 +121,46 @@ check "damaged" fails "cannot receive" bash -c "head -c 20M '$BED/out/stream' | 
 check "no stream" fails "cannot receive" bash -c "head -c 1M /dev/urandom | '$BED/links/zfs' receive attic/new"
 check "nothing at all" fails "failed to read from stream" bash -c "'$BED/links/zfs' receive attic/new </dev/null"
 
+# From a bookmark, whose snapshot is gone here.
+zfs create tank/marks && M=$MNT/marks N=$BED/mnt2/marks
+for n in $(seq 2000); do echo "$n" >"$M/f$n"; done
+head -c 20M /dev/urandom >"$M/large"
+zfs snapshot tank/marks@a && zfs bookmark tank/marks@a tank/marks#a
+zfs send tank/marks@a | zfs receive attic/marks
+zfs destroy tank/marks@a && zfs snapshot tank/marks@same
+check "nothing changed, and as much is sent" test "$(zfs send -i '#a' tank/marks@same | wc -c)" -lt 1000
+rm "$M"/f1?? && mv "$M/f7" "$M/g7" && ln "$M/f8" "$M/g8" && setfattr -n user.note -v hello "$M/f9" && truncate -s 12M "$M/large"
+dd if=/dev/urandom of="$M/large" bs=1M count=1 seek=7 conv=notrunc status=none
+cp --reflink=auto "$M/large" "$M/copy"
+zfs snapshot tank/marks@b && zfs bookmark tank/marks@b tank/marks#b
+check "a dry run" grep -qP '^incremental\ttank/marks#a\ttank/marks@b\t\d+$' <(zfs send -nvP -i '#a' tank/marks@b)
+told=$(zfs send -nvP -i tank/marks#a tank/marks@b | sed -n 's/^size\t//p')
+zfs send -i tank/marks#a tank/marks@b >"$BED/out/stream"
+is=$(stat -c %s "$BED/out/stream")
+check "of a size that is so ($told, $is)" test $((told * 100)) -gt $((is * 99)) -a $((told * 99)) -lt $((is * 100))
+check "as small as what changed" test "$is" -lt $((3 << 20))
+check "it breaks off" fails "A resuming stream can be generated" bash -c "head -c 1M '$BED/out/stream' | '$BED/links/zfs' receive -s attic/marks"
+token=$(value receive_resume_token attic/marks)
+check "the token names the bookmark's snapshot" grep -q "fromguid = $(printf '%#x' "$(value guid tank/marks#a)")" <(zfs send -nvt "$token")
+zfs bookmark tank/marks#a tank/marks#kept && zfs destroy tank/marks#a
+check "any bookmark of it will do" bash -c "'$BED/links/zfs' send -t '$token' | '$BED/links/zfs' receive -s attic/marks"
+equal "from a bookmark" "$M" "$N"
+check "of what is not its newest" fails "most recent snapshot of attic/marks does not" bash -c "'$BED/links/zfs' send -i '#kept' tank/marks@same | '$BED/links/zfs' receive attic/marks"
+check "no bookmark" fails "incremental source (tank/marks#none) does not exist" zfs send -i '#none' tank/marks@b
+check "itself" fails "is not earlier than it" zfs send -i '#b' tank/marks@b
+check "-I" fails "-I needs a snapshot" zfs send -I '#kept' tank/marks@b
+check "-R" fails "-R needs a snapshot" zfs send -R -i '#kept' tank/marks@b
+echo more >"$M/more" && zfs snapshot tank/marks@c && zfs destroy tank/marks@b
+zfs send -i '#b' tank/marks@c >"$BED/out/stream"
+head -c 500 "$BED/out/stream" | zfs receive -s attic/marks 2>/dev/null || true
+token=$(value receive_resume_token attic/marks)
+zfs destroy tank/marks#b
+[ "$token" = - ] || check "the bookmark is gone" fails "incremental source" zfs send -t "$token"
+[ "$token" = - ] || zfs receive -A attic/marks
+check "what was sent is good without it" zfs receive attic/marks <"$BED/out/stream"
+equal "and again" "$M" "$N"
+zfs destroy -r tank/marks && zfs destroy -r attic/marks
+
 # A package, with a child, a clone and properties.
 zfs create -o compression=zstd -o org:x=y tank/work/child && echo child >"$W/child/file"
 zfs clone tank/work@tuesday tank/work/clone && echo clone >"$W/clone/own"

@@ -92,6 +92,13 @@ check "one that is another" fails 2 "Cowardly refusing to destroy your existing 
 check "it is as it was" test "$(cat "$BED/mnt2/foreign/mine"),$(snapshots attic/foreign)" = mine,mine
 check "--force-delete" says "Removing attic/foreign" sync --force-delete --no-sync-snap tank/work attic/foreign
 equal "it is ours now" "$W/tree" "$BED/mnt2/foreign/tree"
+zfs create tank/marked; echo 1 >"$MNT/marked/file"; zfs snapshot tank/marked@one
+check "--create-bookmark" sync --no-sync-snap --create-bookmark tank/marked attic/marked
+zfs destroy tank/marked@one; echo 2 >>"$MNT/marked/file"; zfs snapshot tank/marked@two; zfs snapshot tank/marked@three
+check "goes on from it when its snapshot is gone" says "Sending incremental tank/marked#'one' ... two" \
+    sync --no-sync-snap --create-bookmark tank/marked attic/marked
+equal "and all is there" "$MNT/marked" "$BED/mnt2/marked"
+check "also what came between" test "$(snapshots attic/marked | xargs)" = "one two three"
 
 # Clones of what goes along.
 zfs create tank/set; zfs create tank/set/one; head -c 3M /dev/urandom >"$MNT/set/one/file"

@@ -304,7 +304,8 @@ fn at_random(name: &str, pool: &Pool, mut stored: Vec<BlockPtr>) {
         let (_, time) = timing(|| {
             for &ptr in records {
                 let at = rng.next_u64() as u32 % (RECORD as u32 / PIECE) * PIECE;
-                let extent = Extent { ptr, len: RECORD as u32, block_offset: 0, logical: RECORD as u32 };
+                let extent =
+                    Extent { ptr, len: RECORD as u32, block_offset: 0, logical: RECORD as u32, placed: 0 };
                 let piece = if turn % 2 == 0 {
                     pool.store().read(ptr).map(|record| record.slice(at as usize..(at + PIECE) as usize))
                 } else {

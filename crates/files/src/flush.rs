@@ -162,7 +162,7 @@ struct Built {
 impl Built {
     /// The extent that the file gets.
     fn extent(&self) -> Option<Extent> {
-        self.ptr.map(|ptr| Extent { ptr, len: self.len, block_offset: 0, logical: self.len })
+        self.ptr.map(|ptr| Extent { ptr, len: self.len, block_offset: 0, logical: self.len, placed: 0 })
     }
 }
 
@@ -620,12 +620,12 @@ impl Volume {
             if let Some(end) = divided {
                 // The same block, so nothing is dropped.
                 tree.remove(&key(end.was_at))?;
-                tree.insert(key(end.offset), &end.extent.encode())?;
+                tree.put_extent(key(end.offset), end.extent)?;
                 tree.move_block(end.extent.ptr);
             }
             for record in built {
                 if let Some(extent) = record.extent() {
-                    tree.insert(key(record.offset), &extent.encode())?;
+                    tree.put_extent(key(record.offset), extent)?;
                     tree.link_block(extent.ptr, u64::from(record.len));
                 } else if record.old.is_some() {
                     tree.remove(&key(record.offset))?;

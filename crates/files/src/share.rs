@@ -319,7 +319,7 @@ impl Pair<'_> {
             }
             extent.len = extent.len.min((end - *at) as u32);
             // Extents that were copied before are left as they are.
-            let same = old.get(at) == Some(extent);
+            let same = old.get(at).is_some_and(|old| old.is_same(extent));
             if same {
                 old.remove(at);
             }
@@ -348,7 +348,7 @@ impl Pair<'_> {
                 tree.drop_block(extent.ptr, u64::from(extent.logical));
             }
             for (at, extent) in &new {
-                tree.insert(Key::new(id.get(), EXTENT, *at), &extent.encode())?;
+                tree.put_extent(Key::new(id.get(), EXTENT, *at), *extent)?;
                 tree.share_block(extent.ptr, u64::from(extent.logical));
             }
             Ok::<_, FsError>(tree.insert(inode_key(id), &item.encode())?)

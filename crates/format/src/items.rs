@@ -10,7 +10,7 @@
 use crate::error::ensure;
 use crate::field::Field;
 use crate::ids::ensure_countable;
-use crate::{BlockPtr, Corrupt, InodeId, Reason, Timestamp, layout};
+use crate::{BlockId, BlockPtr, CommitId, Corrupt, InodeId, Reason, Timestamp, layout};
 
 /// Key kind of an extent.
 pub const EXTENT: u8 = 1;
@@ -329,8 +329,8 @@ layout! {
         block_offset: u32 = 28,
         /// The block's whole plain length.
         logical: u32 = 32,
-        /// Reserved.
-        flags: u32 = 36,
+        /// The commit in which the block was put here, where it had been stored for another place; 0 where not.
+        placed: u32 = 36,
     }
 }
 
@@ -345,9 +345,25 @@ pub struct Extent {
     pub block_offset: u32,
     /// The block's whole plain length, at most [`MAX_RECORD`].
     pub logical: u32,
+    /// The commit in which the block was put here, `u32::MAX` for all from that one on; 0 where its id tells by itself
+    /// which snapshots have it here.
+    pub placed: u32,
 }
 
 impl Extent {
+    /// Whether a tree, that this one came of, had the block at this place: it had ids up to `high`, and what was put
+    /// into it before the commit `taken`.
+    pub fn was_here(&self, high: BlockId, taken: CommitId) -> bool {
+        let placed = u64::from(self.placed);
+        self.ptr.id <= high && placed < taken.get() && self.placed < u32::MAX
+    }
+
+    /// Whether another one is the same part of the same block, wherever that is thought to lie.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let part = |one: &Self| (one.ptr.id, one.len, one.block_offset, one.logical);
+        part(self) == part(other)
+    }
+
     /// The value's bytes.
     pub fn encode(&self) -> [u8; ExtentRecord::SIZE] {
         let mut out = [0; ExtentRecord::SIZE];
@@ -356,7 +372,7 @@ impl Extent {
             len: self.len,
             block_offset: self.block_offset,
             logical: self.logical,
-            flags: 0,
+            placed: self.placed,
         }
         .put(&mut out);
         out
@@ -367,12 +383,11 @@ impl Extent {
         const WHAT: &str = "extent";
         let record = ExtentRecord::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(bytes.len() == ExtentRecord::SIZE, WHAT, Reason::Range)?;
-        ensure(record.flags == 0, WHAT, Reason::Feature)?;
         let end = record.block_offset.checked_add(record.len);
         let fits = end.is_some_and(|end| end <= record.logical);
         ensure(fits && record.len > 0 && record.logical <= MAX_RECORD, WHAT, Reason::Range)?;
-        let ExtentRecord { ptr, len, block_offset, logical, .. } = record;
-        Ok(Self { ptr: ptr.checked()?, len, block_offset, logical })
+        let ExtentRecord { ptr, len, block_offset, logical, placed } = record;
+        Ok(Self { ptr: ptr.checked()?, len, block_offset, logical, placed })
     }
 }
 
@@ -503,7 +518,13 @@ mod tests {
 
     fn extent() -> Extent {
         let place = Place { segment: SegmentId::new(3), column: 1, offset: 4096, stored: 999 };
-        Extent { ptr: BlockPtr { id: BlockId::new(77), place }, len: 4000, block_offset: 96, logical: 4096 }
+        Extent {
+            ptr: BlockPtr { id: BlockId::new(77), place },
+            len: 4000,
+            block_offset: 96,
+            logical: 4096,
+            placed: 5,
+        }
     }
 
     #[test]

@@ -141,10 +141,12 @@ impl Features {
     pub const COPIES: u64 = 1;
     /// Incompatible: records may begin with the sums of their frames.
     pub const FRAMES: u64 = 2;
+    /// Extents may tell in which commit their block was [put where it is](crate::items::Extent::placed).
+    pub const PLACED: u64 = 4;
 
     /// Incompatible features that this build does not know.
     pub fn unknown(self) -> u64 {
-        self.incompatible & !(Self::COPIES | Self::FRAMES)
+        self.incompatible & !(Self::COPIES | Self::FRAMES | Self::PLACED)
     }
 
     /// Refuses what this build may not even read.

@@ -85,6 +85,8 @@ layout! {
         next_device: u16 = 184,
         /// The number that the next new group gets.
         next_group: u16 = 186,
+        /// From this commit on ids tell of datasets what they had before; 0 if a build wrote it that does not care.
+        traced: CommitId = 192,
         /// XXH3-64 of the whole record with this field as zero.
         sum: u64 = 248,
     }
@@ -418,6 +420,9 @@ pub struct Root {
     pub next_device: u16,
     /// The number that the next new group gets; no number is given twice.
     pub next_group: u16,
+    /// From this commit on trees of datasets tell by their ids what they had before: nodes kept their keys, and extents
+    /// that got an older block say so. 0 when a build wrote it that does not see to it.
+    pub traced: CommitId,
     /// Root of the pool's tables.
     pub tables: BlockPtr,
     /// Groups.
@@ -489,6 +494,7 @@ impl Root {
             features: self.features,
             next_device: self.next_device,
             next_group: self.next_group,
+            traced: self.traced,
             tables: self.tables,
             groups: self.groups.len() as u16,
             devices: self.devices.len() as u16,
@@ -517,7 +523,7 @@ impl Root {
         head.features.check(WHAT)?;
         ensure(usize::from(head.history) <= MAX_HISTORY, WHAT, Reason::Range)?;
         ensure(head.oldest <= head.commit && head.exported <= 2 && head.log_open <= 1, WHAT, Reason::Range)?;
-        let ids = [head.commit.get(), head.block_lease.get(), head.segment_lease.get()];
+        let ids = [head.commit.get(), head.traced.get(), head.block_lease.get(), head.segment_lease.get()];
         ensure_countable(&ids, WHAT)?;
         ensure_countable(&[head.applied.get(), head.log_sequence], WHAT)?;
         let tables = head.tables.checked()?;
@@ -588,6 +594,7 @@ impl Root {
             features: head.features,
             next_device: head.next_device,
             next_group: head.next_group,
+            traced: head.traced,
             tables,
             groups,
             devices,

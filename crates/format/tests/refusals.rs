@@ -99,6 +99,7 @@ fn root() -> Root {
         features: Features::default(),
         next_device: 2,
         next_group: 1,
+        traced: CommitId::new(1),
         tables: ptr(300),
         groups: vec![RootGroup { index: GroupIndex::new(0), rule, ashift: 12, slot_size: 1 << 20 }],
         devices: vec![device(0), device(1)],
@@ -195,7 +196,7 @@ fn places_outside_every_slot_are_refused_wherever_they_stand() {
         |stored: &u32| Node::decode(&Node::Inner(Inner::new(1, vec![Key::MIN], vec![ptr(*stored)])).encode());
     refused(&300, node, "a child", |stored| *stored = bad);
     let extent = |stored: &u32| {
-        Extent::decode(&Extent { ptr: ptr(*stored), len: 1, block_offset: 0, logical: 1 }.encode())
+        Extent::decode(&Extent { ptr: ptr(*stored), len: 1, block_offset: 0, logical: 1, placed: 0 }.encode())
     };
     refused(&300, extent, "an extent", |stored| *stored = bad);
     let index = |stored: &u32| {

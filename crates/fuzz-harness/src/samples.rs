@@ -139,6 +139,7 @@ pub fn roots() -> Vec<Vec<u8>> {
         features: Features::default(),
         next_device: rule.layout.columns() as u16,
         next_group: 1,
+        traced: CommitId::new(1),
         tables: ptr(4),
         groups: vec![RootGroup { index: GroupIndex::new(0), rule, ashift: 12, slot_size: 1 << 20 }],
         devices: (0..rule.layout.columns() as u16)
@@ -510,7 +511,7 @@ pub fn items() -> Vec<Vec<u8>> {
         entries: 10,
         data: 11,
     };
-    let extent = Extent { ptr: ptr(3), len: 4000, block_offset: 96, logical: 4096 };
+    let extent = Extent { ptr: ptr(3), len: 4000, block_offset: 96, logical: 4096, placed: 7 };
     let entry = Entry { inode: InodeId::new(9), kind: FileKind::Fifo, name: b"\xff name" };
     let xattr = |value| Xattr { name: b"user.a", value };
     vec![
@@ -733,6 +734,8 @@ pub fn streams() -> Vec<Vec<u8>> {
         Item::Same(Key::new(7, EXTENT, 4096), cover, Place { snapshot: 12, object: 7, offset: 0 }),
         Item::Put(Key::new(7, ENTRY, 1 << 22), vec![1; 20].into()),
         Item::Remove(Key::new(8, EXTENT, 0)),
+        Item::Clear(Key::new(8, EXTENT, 1)),
+        Item::Keep(Key::new(9, EXTENT, 0)),
     ];
     let begin = Begin {
         to: 12,
@@ -750,11 +753,11 @@ pub fn streams() -> Vec<Vec<u8>> {
     let dataset =
         DatasetFrame { path: "a/b".into(), properties: pairs, snapshots: vec![(12, "monday".into())] };
     let frames = [
-        Frame::Start(Start { flags: 1, name: "tank/home".into() }),
+        Frame::Start(Start { flags: 3, name: "tank/home".into() }),
         Frame::Dataset(dataset),
         Frame::Begin(begin),
         Frame::Chunk(items),
-        Frame::End(End { items: 4, records: 1, bytes: 100 }),
+        Frame::End(End { items: 6, records: 1, bytes: 100 }),
         Frame::Close,
     ];
     let mut encoder = Encoder::default();

@@ -103,6 +103,12 @@ pub enum Mutant {
     GateOpen,
     /// Slots are given to others while they are being discarded.
     TrimNotHeld,
+    /// A node of the tree gets the keys of one that goes, and does not become dirty.
+    FenceGrows,
+    /// A record that is put where it was not does not get the commit's number.
+    PutNotStamped,
+    /// Bookmarks that are not on a dataset's line any more stay when a stream is taken over.
+    BookmarkKept,
 }
 
 impl Mutant {
@@ -160,6 +166,9 @@ impl Mutant {
         Mutant::GateOpen,
         Mutant::TrimNotHeld,
     ];
+
+    /// Those that make an increment from a bookmark say too little.
+    pub const OF_BOOKMARKS: [Mutant; 3] = [Mutant::FenceGrows, Mutant::PutNotStamped, Mutant::BookmarkKept];
 }
 
 #[cfg(feature = "mutants")]

@@ -72,6 +72,8 @@ impl Pool {
             let of = if record.destroyed { &mut destroyed } else { &mut datasets };
             of.insert(id, Arc::new(Dataset::new(Arc::downgrade(&shared), record, local, settings)));
         }
+        snapshots.iter().for_each(|record| shared.note_high(record.high));
+        bookmarks.iter().for_each(|(_, record)| shared.note_high(record.high));
         check_parents(&datasets)?;
         let receiving = receiving_into(&datasets, receiving);
         let mut snapshots = snapshots_of(&datasets, snapshots)?;

@@ -1,14 +1,19 @@
 //! Bookmarks: a snapshot's GUID, `high` and time under a name of their own, to send from when the snapshot is gone.
 //!
-//! A bookmark holds nothing: blocks of its dataset with ids up to its `high` were there when the snapshot was taken.
+//! A bookmark holds nothing. That blocks were there when the snapshot was taken is told by their ids, up to its `high`,
+//! and that they were where they are by extents ([`larder_format::items::Extent::was_here`]) and nodes
+//! ([`larder_sorted::tree::Since`]): in every later snapshot that came of it by changes alone, which are those of its
+//! dataset and of clones behind it.
 //! It is of a dataset for good: a promote moves snapshots and leaves bookmarks, whose lineage is the same as before.
-//! Only a dataset that goes back to a snapshot parts with those of newer ones: they go, or move with what is newer.
+//! Only a dataset that goes back to a snapshot parts with those of newer ones: they go, or move with what is newer. A
+//! stream that is taken over goes back to what it builds upon, since it began to come in before.
 
 use crate::attached::Change;
 use crate::create::check_snapshot_name;
 use crate::pool::Pool;
 use crate::snapshots::Snapshots;
 use larder_format::bookmark::BookmarkRecord;
+use larder_format::tables::SnapshotRecord;
 use larder_format::{BlockId, DatasetId};
 use larder_store::{PoolError, Result};
 
@@ -74,6 +79,25 @@ impl Pool {
         let snapshots = self.snapshots.lock();
         let found = snapshots.bookmarks.get(&(dataset, name.to_owned()));
         found.cloned().ok_or_else(|| PoolError::NotFound(format!("bookmark {name}")))
+    }
+
+    /// Whether a snapshot came, by changes alone, of the one that a bookmark of dataset `of` is left of: it is older,
+    /// and of the snapshot's dataset or of one that this is a clone of. False too when one of the two is gone.
+    pub fn came_of(&self, of: DatasetId, mark: &BookmarkRecord, to: &SnapshotRecord) -> bool {
+        let snapshots = self.snapshots.lock();
+        let is_there = snapshots.bookmarks.get(&(of, mark.name.clone())) == Some(mark)
+            && snapshots.taken.contains_key(&(to.dataset, to.high));
+        let (mut line, mut up_to) = (to.dataset, BlockId::new(to.high.get().saturating_sub(1)));
+        while line != of {
+            let Some((origin, high)) = snapshots.origin_key(line) else { return false };
+            (line, up_to) = (origin, up_to.min(high));
+        }
+        is_there && mark.high <= up_to
+    }
+
+    /// Whether all that came after the snapshot of a bookmark tells by ids that it did.
+    pub fn is_traced(&self, mark: &BookmarkRecord) -> bool {
+        mark.commit >= self.shared.store.core.lock().traced
     }
 
     /// Makes a bookmark in the dataset that it is made from. Durable with the next commit.

@@ -6,7 +6,8 @@
 
 use crate::shared::Shared;
 use crate::snapshot::SnapshotView;
-use larder_sorted::tree::{Difference, Differs};
+use larder_format::BlockId;
+use larder_sorted::tree::{Difference, Differs, Since, Told};
 use larder_store::{DatasetNodes, Result};
 use std::sync::Arc;
 
@@ -30,5 +31,28 @@ impl<'a> Changes<'a> {
     /// When a node cannot be read.
     pub fn step(&mut self, max: usize, visit: impl FnMut(Differs<'_>)) -> Result<bool> {
         self.difference.step(&DatasetNodes(&self.shared.store), max, visit)
+    }
+}
+
+/// Changes from a snapshot that is gone, of which the high id is known ([`larder_sorted::tree::Since`]), to a later one
+/// of its line ([`crate::Pool::came_of`]).
+pub struct ChangesSince<'a> {
+    shared: Arc<Shared>,
+    since: Since,
+    _of: &'a SnapshotView,
+}
+
+impl<'a> ChangesSince<'a> {
+    /// From the one with this high id to `new`.
+    pub fn new(high: BlockId, new: &'a SnapshotView) -> Self {
+        Self { shared: Arc::clone(new.shared()), since: Since::new(new.record().root, high), _of: new }
+    }
+
+    /// As [`Since::step`].
+    ///
+    /// # Errors
+    /// When a node cannot be read.
+    pub fn step(&mut self, max: usize, visit: impl FnMut(Told<'_>)) -> Result<bool> {
+        self.since.step(&DatasetNodes(&self.shared.store), max, visit)
     }
 }

@@ -403,6 +403,7 @@ impl Pool {
             log_incarnation: core.incarnation,
             tables,
             features: core.features,
+            traced: core.traced,
             next_device: 0,
             next_group: 0,
             groups: Vec::new(),

@@ -292,6 +292,7 @@ impl Pool {
             segment_lease: SegmentId::new(LEASE),
             gone: Vec::new(),
             features: Features::default(),
+            traced: first,
             miscounted: None,
         };
         let entropy = Arc::clone(&world.entropy);

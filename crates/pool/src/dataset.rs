@@ -4,7 +4,7 @@ use crate::ledger::HEAD;
 use crate::op::Op;
 use crate::shared::Shared;
 use larder_format::checksum::ChecksumKind;
-use larder_format::items::{LAST_INODE, NAME_SALT_LEN, NameKey, valid_record_size};
+use larder_format::items::{Extent, LAST_INODE, NAME_SALT_LEN, NameKey, valid_record_size};
 use larder_format::node::Key;
 use larder_format::tables::{DatasetRecord, SnapshotRecord};
 use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, InodeId, Timestamp};
@@ -317,6 +317,10 @@ impl Dataset {
         let result = change(&mut update);
         let (touched, after) = (update.touched, state.record.own());
         op.shared().accounts.post(self.id, after.wrapping_sub(before) as i64);
+        if state.tree.take_blurred() {
+            let mut core = op.shared().store.core.lock();
+            core.traced = core.open_commit.next();
+        }
         let more = state.tree.dirty_bytes() as i64 - dirty as i64;
         op.shared().store.unsealed.fetch_add(more, Ordering::Relaxed);
         if result.is_err() && touched {
@@ -477,6 +481,12 @@ impl Update<'_> {
         self.state.tree.insert(&DatasetNodes(&self.shared.store), key, value)?;
         self.touch();
         Ok(())
+    }
+
+    /// As [`Update::insert`], of an extent whose block was not at this place, whether it is stored for it or is there
+    /// already: each tells whether an older snapshot has it here ([`Extent::was_here`]).
+    pub fn put_extent(&mut self, key: Key, extent: Extent) -> Result<()> {
+        self.insert(key, &Extent { placed: self.shared.placed(extent.ptr.id), ..extent }.encode())
     }
 
     /// Takes the value under `key` out; false when there was none.

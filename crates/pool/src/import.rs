@@ -165,6 +165,8 @@ impl Pool {
             segment_lease: SegmentId::new(first_segment + LEASE),
             gone: Vec::new(),
             features: root.features,
+            // A build that does not see to it may have changed all that is there.
+            traced: if root.traced.get() > 0 { root.traced } else { root.commit.next() },
             miscounted: None,
         };
         let events = Arc::new(EventLog::new(Arc::clone(&world.clock)));
@@ -244,6 +246,7 @@ impl Pool {
         root.host = self.shared.store.world.host;
         root.block_lease = core.block_lease;
         root.segment_lease = core.segment_lease;
+        root.traced = core.traced;
         root.history = history;
         core.open_commit = root.commit.next();
         drop(core);

@@ -63,7 +63,7 @@ mod trashed;
 pub use accounts::{Limits, Share};
 pub use admin::PropertySource;
 pub use bookmarks::BookmarkSource;
-pub use changes::Changes;
+pub use changes::{Changes, ChangesSince};
 pub use clean::Writes;
 pub use create::{GroupSpec, PoolSpec};
 pub use dataset::{Atime, Chunking, Dataset, Look, ROOT_DATASET, Settings, Update, Usage, View};
@@ -73,7 +73,7 @@ pub use fence::FenceCheck;
 pub use freeing::Freeing;
 pub use holds::MarkedSnapshot;
 pub use import::ImportOptions;
-pub use larder_sorted::tree::{Differs, Side};
+pub use larder_sorted::tree::{Differs, Side, Told};
 pub use larder_store::{
     Account, Class, Dedup, Event, EventSink, GroupUse, NewRecord, PoolError, Refusal, Result, Space, Store,
     Watch, Whereabouts, World, cache, codec, member, members, note_panics, parity, segments, space, stripe,

@@ -11,6 +11,7 @@
 //! a crash the rest may come. One that is not to be resumed is dropped by [`Pool::destroy_step`], and with it the
 //! dataset if it was made for the stream.
 
+use crate::bookmarks;
 use crate::clones::{TRIES, high_of};
 use crate::create::check_snapshot_name;
 use crate::dataset::{Dataset, Look, STAGING, State};
@@ -22,6 +23,7 @@ use larder_format::items::{EXTENT, INODE, Inode, NAME_SALT_LEN, ORPHAN};
 use larder_format::node::Key;
 use larder_format::tables::{DatasetRecord, ReceivingRecord, SnapshotRecord, Table};
 use larder_format::{BlockId, BlockPtr, DatasetId};
+use larder_mutants::{Mutant, mutated};
 use larder_sorted::tree::{Difference, Differs, Tree};
 use larder_store::{DatasetNodes, PoolError, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -418,15 +420,17 @@ impl Pool {
             name: receiving.name.clone(),
         };
         self.check_free(target, &record.name)?;
+        // The head goes another way from the base on: what is marked behind that is not on it.
+        let mut marks = self.snapshots.lock().bookmarks_after(target, base_high);
+        marks.retain(|_| !mutated(Mutant::BookmarkKept));
         {
             let mut state = head.state.write();
             // The same tree is the snapshot's.
             let old = head_root.filter(|old| base.as_ref().is_none_or(|base| base.root != Some(*old)));
             self.leave_remains(&mut state, left, base_high, old)?;
-            let changes = [
-                (Table::snapshot_key(target, high), Some(record.encode())),
-                (Table::Receiving.key(staging.id().get()), None),
-            ];
+            let mut changes = bookmarks::changes(target, &marks, false);
+            changes.push((Table::snapshot_key(target, high), Some(record.encode())));
+            changes.push((Table::Receiving.key(staging.id().get()), None));
             self.change_tables(&changes).inspect_err(|_| self.forget_remains(left))?;
             state.record.protected_below = high;
             state.record.next_inode = state.record.next_inode.max(arrived.next_inode);
@@ -434,7 +438,12 @@ impl Pool {
             head.set_name_salt(&mut state, arrived.name_salt);
         }
         self.empty_staging(&mut staging.state.write());
-        self.snapshots.lock().insert(record.clone(), Default::default());
+        self.shared.note_high(high);
+        {
+            let mut snapshots = self.snapshots.lock();
+            snapshots.drop_bookmarks(target, &marks);
+            snapshots.insert(record.clone(), Default::default());
+        }
         self.receiving.lock().remove(&staging.id());
         self.shared.damage.moved((staging.id(), crate::ledger::HEAD), (target, crate::ledger::HEAD), true);
         self.went_back(&head);

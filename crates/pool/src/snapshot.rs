@@ -607,6 +607,7 @@ impl Pool {
         self.change_tables(&changes)?;
         state.record = head;
         state.changed = false;
+        self.shared.note_high(high);
         snapshots.insert(record, attached);
         Ok(())
     }

@@ -16,6 +16,9 @@
 //! - Separators: those of [`larder_format::node`]. A child is checked against its parent's separators and
 //!   level each time it is loaded; one that does not belong there is a [`Corrupt`], never a wrong answer
 //!   and never an endless descent.
+//! - A clean node is bounded by the same separators as when it was written: it has all that an older tree that had it
+//!   has between them, and [`Since`] stands on that. Where a child goes, the nodes before it get its range of keys, and
+//!   become dirty; keys in front of a node's first separator are nobody's.
 //! - Leaves are all at level 0. Only the root may be an empty leaf. A dirty inner root has two children.
 //! - A node is split when it passes [`NODE_MAX`], and merged with a neighbour when it falls under a third
 //!   and the two fit in three quarters (so that the next few insertions do not split it again). Where an
@@ -31,6 +34,7 @@
 mod change;
 mod difference;
 mod remains;
+mod since;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -43,6 +47,7 @@ use std::sync::Arc;
 
 pub use difference::{Difference, Differs, Side};
 pub use remains::{Remain, Remains};
+pub use since::{Since, Told};
 pub use survey::{LostNode, Met};
 
 /// Source of clean nodes: a cache in front of the block store.
@@ -77,6 +82,8 @@ struct Pending {
     dropped: Vec<BlockPtr>,
     /// Sum of the encoded lengths of all dirty nodes.
     dirty_bytes: usize,
+    /// A clean node got keys of a neighbour.
+    blurred: bool,
 }
 
 #[derive(Debug)]
@@ -108,7 +115,7 @@ impl Default for Tree {
 impl Tree {
     /// A tree of nothing, not yet committed.
     pub fn empty() -> Self {
-        let pending = Pending { dropped: Vec::new(), dirty_bytes: NodeHead::SIZE };
+        let pending = Pending { dirty_bytes: NodeHead::SIZE, ..Pending::default() };
         Self { root: Child::Dirty(Box::default()), committed: None, pending }
     }
 
@@ -140,6 +147,12 @@ impl Tree {
     /// Pointers of committed nodes that the tree has stopped reaching since the last call, each once.
     pub fn take_dropped(&mut self) -> Vec<BlockPtr> {
         std::mem::take(&mut self.pending.dropped)
+    }
+
+    /// Whether, since the last call, a committed node was given keys that it had not, as a neighbour could not be read:
+    /// what such a node has does not tell any more what was there when it was written.
+    pub fn take_blurred(&mut self) -> bool {
+        std::mem::take(&mut self.pending.blurred)
     }
 
     /// The value under `key`.

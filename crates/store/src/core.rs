@@ -43,6 +43,8 @@ pub struct Core {
     pub gone: Vec<SegmentId>,
     /// Feature flags in use.
     pub features: Features,
+    /// From this commit on trees of datasets tell by their ids what they had before.
+    pub traced: CommitId,
     /// A segment that the tables counted wrong: more was freed than they say is there. No commit may tell of it.
     pub miscounted: Option<SegmentId>,
 }

@@ -9,5 +9,5 @@ pub mod wire;
 
 pub use error::{StreamError, Wrong};
 pub use receive::Receive;
-pub use send::{Send, Sent};
+pub use send::{Base, Send, Sent};
 pub use token::Token;

@@ -23,6 +23,8 @@ use std::sync::Arc;
 
 /// Inode ids of a stream are below this one, so that as many are left here.
 const NEXT_INODE_MAX: u64 = LAST_INODE / 2;
+/// Changes that are made in one operation, at least, where a stream clears.
+const CHANGES: usize = 2048;
 /// Numbers of values of attributes are below this one.
 const PIECES_END: u64 = 1 << 40;
 
@@ -33,19 +35,33 @@ pub struct Receive {
     base: Option<SnapshotView>,
     names: NameKey,
     state: ReceivingRecord,
-    /// The extent that came last, if it is the last entry up to `position`: its inode, and where it ends.
+    /// The last extent up to `position`, if the file there has one: its inode, and where it ends.
     last_extent: Option<(u64, u64)>,
     /// Inode ids are below this one.
     next_inode: u64,
     received: End,
+    /// The item before, as far as the next one has to do with it.
+    before: Option<(Key, bool)>,
+    /// From here on nothing stays but what comes.
+    clears: Option<Key>,
 }
 
 /// An item whose record is stored.
 enum Ready {
     Remove(Key),
     Put(Key, bytes::Bytes),
-    /// Also whether its record has another reference.
-    Extent(Key, Extent, bool),
+    Extent(Key, Extent, Came),
+}
+
+/// Origin of an extent's record.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Came {
+    /// The stream.
+    New,
+    /// The base, which has it under the same key, and nobody else.
+    Stays,
+    /// Another extent, which has it too.
+    Shared,
 }
 
 impl Ready {
@@ -108,6 +124,7 @@ impl Receive {
         };
         let names = incoming.staging().name_key();
         let next_inode = begin.next_inode.clamp(2, NEXT_INODE_MAX);
+        let before = state.position.map(|position| (position, false));
         let mut receive = Self {
             pool: Arc::clone(pool),
             incoming,
@@ -117,17 +134,22 @@ impl Receive {
             last_extent: None,
             next_inode,
             received: End::default(),
+            before,
+            clears: None,
         };
         receive.last_extent = receive.extent_at_position()?;
         Ok(receive)
     }
 
-    /// The stream is where what was received before ends: the last entry, if it is an extent.
+    /// The stream is where what was received before ends: the last extent of the file there, if that is not past them.
     fn extent_at_position(&self) -> Result<Option<(u64, u64)>, StreamError> {
         let Some(key) = self.state.position.filter(|key| key.kind == EXTENT) else { return Ok(None) };
-        let value = self.incoming.staging().view()?.get(&key)?;
-        let extent = value.map(|value| Extent::decode(&value)).transpose().map_err(PoolError::from)?;
-        Ok(extent.map(|extent| (key.object, key.offset + u64::from(extent.len))))
+        let last = self.incoming.staging().view()?.last_before(&key)?;
+        let Some((at, value)) = last.filter(|(at, _)| (at.object, at.kind) == (key.object, EXTENT)) else {
+            return Ok(None);
+        };
+        let extent = Extent::decode(&value).map_err(PoolError::from)?;
+        Ok(Some((at.object, at.offset + u64::from(extent.len))))
     }
 
     /// Receives up to the end of the snapshot.
@@ -145,7 +167,7 @@ impl Receive {
                     self.chunk(items, bytes, &refuse)?;
                 }
                 Frame::End(end) => {
-                    if end != self.received {
+                    if end != self.received || self.clears.is_some() {
                         return Err(refuse(Wrong::Order));
                     }
                     return self.end(&refuse);
@@ -166,12 +188,70 @@ impl Receive {
         bytes: u64,
         refuse: &impl Fn(Wrong) -> StreamError,
     ) -> Result<(), StreamError> {
-        let in_order = self.state.position.is_none_or(|position| items[0].key() > position);
-        if !in_order {
-            return Err(refuse(Wrong::Order));
+        let count = items.len() as u64;
+        let mut changes = Vec::with_capacity(items.len());
+        for item in items {
+            if self.before.is_some_and(|before| !item.may_follow(before)) {
+                return Err(refuse(Wrong::Order));
+            }
+            self.before = Some(item.as_before());
+            match item {
+                Item::Clear(from) => {
+                    let may_clear = self.clears.is_none() && self.base.is_some();
+                    self.clears = may_clear.then_some(Some(from)).ok_or_else(|| refuse(Wrong::Order))?;
+                }
+                Item::Keep(to) => {
+                    let from = self.clears.take().ok_or_else(|| refuse(Wrong::Order))?;
+                    self.clear(from, to, &mut changes, refuse)?;
+                }
+                item => {
+                    self.check(&item).map_err(refuse)?;
+                    if let Some(from) = self.clears {
+                        self.clear(from, item.key(), &mut changes, refuse)?;
+                        self.clears = item.key().successor();
+                    }
+                    changes.push(item);
+                }
+            }
         }
-        for item in &items {
-            self.check(item).map_err(refuse)?;
+        self.change(changes, bytes, refuse)?;
+        self.received.items += count;
+        Ok(())
+    }
+
+    /// Adds what removes all that is there from `from` up to `to`, which is behind `changes`. What is too much for one
+    /// operation goes at once.
+    fn clear(
+        &mut self,
+        mut from: Key,
+        to: Key,
+        changes: &mut Vec<Item>,
+        refuse: &impl Fn(Wrong) -> StreamError,
+    ) -> Result<(), StreamError> {
+        let staging = Arc::clone(self.incoming.staging());
+        loop {
+            let (mut last, mut more) = (None, false);
+            let range = (Bound::Included(from), Bound::Excluded(to));
+            staging.view()?.scan_within(range, &mut |key, _| {
+                changes.push(Item::Remove(*key));
+                (last, more) = (Some(*key), changes.len() >= CHANGES);
+                if more { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            let Some(next) = last.filter(|_| more).and_then(|last| last.successor()) else { return Ok(()) };
+            self.change(std::mem::take(changes), 0, refuse)?;
+            from = next;
+        }
+    }
+
+    /// Makes changes, in one operation; so many bytes of the stream came with them.
+    fn change(
+        &mut self,
+        items: Vec<Item>,
+        bytes: u64,
+        refuse: &impl Fn(Wrong) -> StreamError,
+    ) -> Result<(), StreamError> {
+        if items.is_empty() {
+            return Ok(());
         }
         let records = self.records(&items, refuse)?;
         let staging = Arc::clone(self.incoming.staging());
@@ -181,7 +261,7 @@ impl Receive {
                 Item::Data(_, _, stored) => stored.payload.len() as u64 + 256,
                 Item::Same(..) => 64,
                 Item::Put(_, value) => value.len() as u64 + 64,
-                Item::Remove(_) => 0,
+                Item::Remove(_) | Item::Clear(_) | Item::Keep(_) => 0,
             })
             .sum();
         let pool = Arc::clone(&self.pool);
@@ -237,7 +317,6 @@ impl Receive {
             })?;
             return Err(error);
         }
-        received.items += items.len() as u64;
         for item in &items {
             if let Item::Data(_, _, stored) = item {
                 received.records += 1;
@@ -255,7 +334,7 @@ impl Receive {
         let value = match item {
             Item::Put(_, value) => value,
             // Of what is not there nothing goes: that is seen later.
-            Item::Remove(_) | Item::Data(..) | Item::Same(..) => {
+            _ => {
                 return if is_inode(key.object) || key.kind == ORPHAN { Ok(()) } else { Err(Wrong::Range) };
             }
         };
@@ -347,16 +426,18 @@ impl Receive {
         pointers: Vec<BlockPtr>,
     ) -> Result<Result<Vec<Ready>, Wrong>, StreamError> {
         let mut pointers = pointers.into_iter();
-        let mut here: HashMap<Key, (BlockPtr, u32)> = HashMap::new();
+        let mut here: HashMap<Key, Extent> = HashMap::new();
         let mut ready = Vec::with_capacity(items.len());
         for item in items {
             ready.push(match item {
-                Item::Remove(key) => Ready::Remove(*key),
+                // Others have no part in a change.
+                Item::Remove(key) | Item::Clear(key) | Item::Keep(key) => Ready::Remove(*key),
                 Item::Put(key, value) => Ready::Put(*key, value.clone()),
                 Item::Data(key, cover, _) => {
                     let ptr = pointers.next().expect("each record has a pointer");
-                    here.insert(*key, (ptr, cover.logical));
-                    Ready::Extent(*key, extent(ptr, cover), false)
+                    let extent = extent(ptr, cover);
+                    here.insert(*key, extent);
+                    Ready::Extent(*key, extent, Came::New)
                 }
                 Item::Same(key, cover, place) => {
                     let at = Key::new(place.object, EXTENT, place.offset);
@@ -364,14 +445,16 @@ impl Receive {
                         Some(found) if place.snapshot == self.state.to => Some(*found),
                         _ => self.look(tree, key, place, &at)?,
                     };
-                    let Some((ptr, logical)) = found else { return Ok(Err(Wrong::Reference)) };
-                    if logical != cover.logical {
+                    let Some(found) = found.filter(|found| found.logical == cover.logical) else {
                         return Ok(Err(Wrong::Reference));
-                    }
-                    here.insert(*key, (ptr, logical));
+                    };
                     // Under its own key the base has it, and nobody else.
                     let is_shared = at != *key || place.snapshot != self.state.from;
-                    Ready::Extent(*key, extent(ptr, cover), is_shared)
+                    let (came, placed) =
+                        if is_shared { (Came::Shared, 0) } else { (Came::Stays, found.placed) };
+                    let extent = Extent { placed, ..extent(found.ptr, cover) };
+                    here.insert(*key, extent);
+                    Ready::Extent(*key, extent, came)
                 }
             });
         }
@@ -385,7 +468,7 @@ impl Receive {
         key: &Key,
         place: &Place,
         at: &Key,
-    ) -> Result<Option<(BlockPtr, u32)>, StreamError> {
+    ) -> Result<Option<Extent>, StreamError> {
         let value = if place.snapshot == self.state.to && at < key {
             tree.get(at)?
         } else if place.snapshot == self.state.from
@@ -395,8 +478,7 @@ impl Receive {
         } else {
             None
         };
-        let extent = value.map(|value| Extent::decode(&value)).transpose().map_err(PoolError::from)?;
-        Ok(extent.map(|extent| (extent.ptr, extent.logical)))
+        Ok(value.map(|value| Extent::decode(&value)).transpose().map_err(PoolError::from)?)
     }
 
     /// Refuses extents that overlap each other, or what stays. Gives the last extent, if nothing is behind it.
@@ -523,7 +605,7 @@ fn overlaps_next(
 }
 
 fn extent(ptr: BlockPtr, cover: &Cover) -> Extent {
-    Extent { ptr, len: cover.len, block_offset: cover.block_offset, logical: cover.logical }
+    Extent { ptr, len: cover.len, block_offset: cover.block_offset, logical: cover.logical, placed: 0 }
 }
 
 /// An inode whose extents change, and its own item did not come yet.
@@ -629,8 +711,7 @@ type Planned = (Key, New, Option<Vec<u8>>);
 enum New {
     None,
     Value(bytes::Bytes),
-    /// Also whether its record has another reference.
-    Extent(Extent, bool),
+    Extent(Extent, Came),
 }
 
 impl Plan {
@@ -668,13 +749,21 @@ impl Plan {
             let dropped = dropped.transpose()?.flatten();
             match new {
                 New::None => drop(tree.remove(&key)?),
+                // An entry that is told may be as it was.
+                New::Value(value) if old.as_deref() == Some(&value) => {}
+                New::Extent(extent, Came::Stays) if dropped.is_some_and(|old| old.is_same(&extent)) => {
+                    continue;
+                }
                 New::Value(value) => tree.insert(key, &value)?,
-                New::Extent(extent, is_shared) => {
-                    tree.insert(key, &extent.encode())?;
+                New::Extent(extent, came) => {
+                    match came {
+                        Came::Stays => tree.insert(key, &extent.encode())?,
+                        Came::New | Came::Shared => tree.put_extent(key, extent)?,
+                    }
                     let logical = u64::from(extent.logical);
-                    match is_shared {
-                        true => tree.share_block(extent.ptr, logical),
-                        false => tree.link_block(extent.ptr, logical),
+                    match came {
+                        Came::Shared => tree.share_block(extent.ptr, logical),
+                        Came::New | Came::Stays => tree.link_block(extent.ptr, logical),
                     }
                 }
             }
@@ -705,7 +794,7 @@ fn planned(
     if key.kind == EXTENT {
         let before = old.as_deref().map(Extent::decode).transpose()?;
         let new = match ready {
-            Ready::Extent(_, extent, is_shared) => New::Extent(extent, is_shared),
+            Ready::Extent(_, extent, came) => New::Extent(extent, came),
             _ => New::None,
         };
         let after = if let New::Extent(extent, _) = &new { Some(extent) } else { None };

@@ -7,6 +7,10 @@
 //! Where that has another one by now, all of the earlier snapshot is looked through for those that are still to come:
 //! once, and its tree alone. What is not found even so is sent again.
 //!
+//! **From a bookmark.** The earlier snapshot is gone, and what it had is told by ids: nodes that it had stay, what is
+//! not below one is told whole. An extent tells whether the earlier snapshot had its record at this place; if it had,
+//! nothing is read. What it had elsewhere, and the later one has not where it was written for, is sent again.
+//!
 //! **Reading ahead.** While a chunk is checked and goes out the records of the next one are read.
 //!
 //! Memory: two chunks, and what is remembered.
@@ -15,10 +19,11 @@ use crate::error::StreamError;
 use crate::wire::{Begin, Cover, End, Item, Place, Stored};
 use bytes::Bytes;
 use larder_format::block::{CheckedHeader, content_len};
+use larder_format::bookmark::BookmarkRecord;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr};
-use larder_pool::{Changes, Differs, Look, Pool, PoolError, SnapshotView};
+use larder_pool::{Changes, ChangesSince, Differs, Look, Pool, PoolError, SnapshotView, Told};
 use larder_store::Fetch;
 use std::collections::hash_map::{Entry, HashMap};
 use std::collections::{HashSet, VecDeque};
@@ -42,8 +47,59 @@ const SAME: u64 = 54;
 /// A record that was sent: where to.
 type Known = (u64, u64);
 
+/// Snapshot that another one builds upon.
+#[derive(Clone, Copy)]
+pub enum Base<'a> {
+    /// None: all of it is new.
+    Nothing,
+    /// One that is there.
+    Snapshot(&'a SnapshotView),
+    /// One that is gone, of which the other came ([`Pool::came_of`]).
+    Bookmark(&'a BookmarkRecord),
+}
+
+impl<'a> From<Option<&'a SnapshotView>> for Base<'a> {
+    fn from(view: Option<&'a SnapshotView>) -> Self {
+        view.map_or(Self::Nothing, Self::Snapshot)
+    }
+}
+
+impl<'a> Base<'a> {
+    fn guid(&self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Snapshot(view) => view.record().guid,
+            Self::Bookmark(mark) => mark.guid,
+        }
+    }
+
+    /// Above this id it had nothing.
+    fn high(&self) -> BlockId {
+        match self {
+            Self::Nothing => BlockId::new(0),
+            Self::Snapshot(view) => view.record().high,
+            Self::Bookmark(mark) => mark.high,
+        }
+    }
+
+    fn view(&self) -> Option<&'a SnapshotView> {
+        match self {
+            Self::Snapshot(view) => Some(view),
+            _ => None,
+        }
+    }
+}
+
+/// A walk over what changed.
+enum Walk<'a> {
+    Between(Changes<'a>),
+    Since(ChangesSince<'a>, &'a BookmarkRecord),
+}
+
 /// A change of the tree, as it was found.
 enum Found {
+    Clear(Key),
+    Keep(Key),
     Remove(Key),
     Put(Key, Vec<u8>),
     /// Also the record that was there before.
@@ -59,6 +115,15 @@ struct Coming {
     fetch: Fetch,
 }
 
+impl Found {
+    fn key(&self) -> Key {
+        match self {
+            Self::Clear(key) | Self::Keep(key) | Self::Remove(key) => *key,
+            Self::Put(key, _) | Self::Extent(key, ..) => *key,
+        }
+    }
+}
+
 /// Totals of what was sent so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sent {
@@ -71,11 +136,13 @@ pub struct Sent {
 /// A snapshot on its way out.
 pub struct Send<'a> {
     pool: &'a Pool,
-    from: Option<&'a SnapshotView>,
+    from: Base<'a>,
     to: &'a SnapshotView,
-    changes: Changes<'a>,
+    changes: Walk<'a>,
     more: bool,
     found: VecDeque<Found>,
+    /// From here on nothing stays, and nobody was told.
+    clears: Option<Key>,
     known: HashMap<BlockId, Known>,
     /// Those, oldest first.
     order: VecDeque<BlockId>,
@@ -89,20 +156,26 @@ pub struct Send<'a> {
 }
 
 impl<'a> Send<'a> {
-    /// Of what `to` has and `from`, or nothing, has not; of that, what comes after `position`.
+    /// Of what `to` has and `from` has not; of that, what comes after `position`.
     pub fn new(
         pool: &'a Pool,
-        from: Option<&'a SnapshotView>,
+        from: impl Into<Base<'a>>,
         to: &'a SnapshotView,
         position: Option<Key>,
     ) -> Self {
+        let from = from.into();
+        let changes = match from {
+            Base::Bookmark(mark) => Walk::Since(ChangesSince::new(mark.high, to), mark),
+            _ => Walk::Between(Changes::between(from.view(), to)),
+        };
         Self {
             pool,
             from,
             to,
-            changes: Changes::between(from, to),
+            changes,
             more: true,
             found: VecDeque::new(),
+            clears: None,
             known: HashMap::new(),
             order: VecDeque::new(),
             moved: None,
@@ -122,7 +195,7 @@ impl<'a> Send<'a> {
         let dataset = self.pool.dataset(record.dataset).ok_or_else(gone)?;
         Ok(Begin {
             to: record.guid,
-            from: self.from.map_or(0, |from| from.record().guid),
+            from: self.from.guid(),
             created: record.created,
             flags: if self.position.is_some() { crate::wire::BEGIN_RESUMED } else { 0 },
             next_inode: record.next_inode,
@@ -178,7 +251,7 @@ impl<'a> Send<'a> {
                 };
                 continue;
             };
-            let is_old = self.from.is_some_and(|from| extent.ptr.id <= from.record().high);
+            let is_old = extent.ptr.id <= self.from.high();
             if *before == Some(extent.ptr.id) || self.known.contains_key(&extent.ptr.id) || is_old {
                 self.sent.bytes += SAME;
                 continue;
@@ -203,21 +276,33 @@ impl<'a> Send<'a> {
                 self.look_on()?;
                 continue;
             };
-            let key = match &found {
-                Found::Remove(key) | Found::Put(key, _) | Found::Extent(key, ..) => *key,
-            };
+            let key = found.key();
+            if let Found::Clear(from) = found {
+                self.clears = Some(from);
+                continue;
+            }
             if self.position.is_some_and(|position| key <= position) {
-                // The receiver has it, and it may be referred to.
-                if let Found::Extent(key, extent, _) = &found {
-                    self.remember(extent.ptr.id, *key);
+                match found {
+                    // The receiver has it, and it may be referred to.
+                    Found::Extent(key, extent, _) => self.remember(extent.ptr.id, key),
+                    Found::Keep(_) => self.clears = None,
+                    _ => {}
                 }
                 continue;
+            }
+            if let Some(from) = self.clears.take() {
+                let rest = self.position.and_then(|position| position.successor());
+                let from = rest.map_or(from, |rest| rest.max(from));
+                if matches!(found, Found::Keep(to) if to <= from) {
+                    continue;
+                }
+                batch.push(Found::Clear(from));
             }
             bytes += match &found {
                 // The receiver has all of it in memory, decoded.
                 Found::Extent(_, extent, _) => u64::from(extent.ptr.place.stored.max(extent.logical / 4)),
                 Found::Put(_, value) => value.len() as u64,
-                Found::Remove(_) => 0,
+                Found::Remove(_) | Found::Clear(_) | Found::Keep(_) => 0,
             };
             batch.push(found);
         }
@@ -227,14 +312,32 @@ impl<'a> Send<'a> {
     /// Finds more changes.
     fn look_on(&mut self) -> Result<(), StreamError> {
         let (found, mut bad) = (&mut self.found, None);
-        self.more = self.changes.step(NODES, |differs| {
+        let extent = |value: Option<&[u8]>| value.map(Extent::decode).transpose();
+        let changes = match &mut self.changes {
+            Walk::Between(changes) => changes,
+            Walk::Since(changes, mark) => {
+                self.more = changes.step(NODES, |told| match told {
+                    Told::Clear(from) => found.push_back(Found::Clear(from)),
+                    Told::Keep(to) => found.push_back(Found::Keep(to)),
+                    Told::Entry(key, value) if key.kind == EXTENT => match Extent::decode(value) {
+                        Ok(new) => {
+                            let was_here = new.was_here(mark.high, mark.commit);
+                            found.push_back(Found::Extent(key, new, was_here.then_some(new.ptr.id)));
+                        }
+                        Err(error) => bad = Some(error),
+                    },
+                    Told::Entry(key, value) => found.push_back(Found::Put(key, value.to_vec())),
+                })?;
+                return bad.map_or(Ok(()), |error| Err(PoolError::from(error).into()));
+            }
+        };
+        self.more = changes.step(NODES, |differs| {
             let Differs::Entry { key, old, new } = differs else { return };
-            let extent = |value: Option<&[u8]>| value.map(Extent::decode).transpose();
             match new {
                 None => found.push_back(Found::Remove(key)),
                 Some(_) if key.kind == EXTENT => match (extent(old), extent(new)) {
                     // The place is a hint alone.
-                    (Ok(Some(old)), Ok(Some(new))) if is_same(&old, &new) => {}
+                    (Ok(Some(old)), Ok(Some(new))) if old.is_same(&new) => {}
                     (Ok(old), Ok(Some(new))) => {
                         found.push_back(Found::Extent(key, new, old.map(|old| old.ptr.id)));
                     }
@@ -264,7 +367,7 @@ impl<'a> Send<'a> {
         if batch.is_empty() {
             return Ok(None);
         }
-        let from_guid = self.from.map_or(0, |from| from.record().guid);
+        let from_guid = self.from.guid();
         let to_guid = self.to.record().guid;
         let mut places: Vec<Option<Place>> = Vec::with_capacity(batch.len());
         let mut wanted: Vec<BlockPtr> = Vec::new();
@@ -297,10 +400,12 @@ impl<'a> Send<'a> {
         let mut items = Vec::with_capacity(batch.len());
         for (found, place) in batch.into_iter().zip(places) {
             items.push(match found {
+                Found::Clear(key) => Item::Clear(key),
+                Found::Keep(key) => Item::Keep(key),
                 Found::Remove(key) => Item::Remove(key),
                 Found::Put(key, value) => Item::Put(key, value.into()),
                 Found::Extent(key, extent, _) => {
-                    let Extent { len, block_offset, logical, ptr } = extent;
+                    let Extent { len, block_offset, logical, ptr, .. } = extent;
                     let cover = Cover { len, block_offset, logical };
                     if let Some(place) = place {
                         items.push(Item::Same(key, cover, place));
@@ -329,21 +434,28 @@ impl<'a> Send<'a> {
         header: &CheckedHeader,
     ) -> Result<Option<Place>, StreamError> {
         let at = Key::new(header.info.object, EXTENT, header.info.offset);
-        let has = |view: &SnapshotView| -> Result<bool, StreamError> {
+        let found = |view: &SnapshotView| -> Result<Option<Extent>, StreamError> {
             let value = view.get(&at)?;
-            Ok(value.is_some_and(|value| Extent::decode(&value).is_ok_and(|extent| extent.ptr.id == id)))
+            let extent = value.and_then(|value| Extent::decode(&value).ok());
+            Ok(extent.filter(|extent| extent.ptr.id == id))
         };
         let place = |snapshot| Some(Place { snapshot, object: at.object, offset: at.offset });
-        if let Some(from) = self.from
-            && id <= from.record().high
-            && has(from)?
-        {
-            return Ok(place(from.record().guid));
+        let is_old = id <= self.from.high();
+        let is_in_base = match self.from {
+            Base::Snapshot(from) => is_old && found(from)?.is_some(),
+            // The later one may still have it where it was.
+            Base::Bookmark(mark) if is_old => {
+                found(self.to)?.is_some_and(|extent| extent.was_here(mark.high, mark.commit))
+            }
+            _ => false,
+        };
+        if is_in_base {
+            return Ok(place(self.from.guid()));
         }
-        if at < key && has(self.to)? {
+        if at < key && found(self.to)?.is_some() {
             return Ok(place(self.to.record().guid));
         }
-        let Some(from) = self.from.filter(|from| id <= from.record().high) else { return Ok(None) };
+        let Some(from) = self.from.view().filter(|_| is_old) else { return Ok(None) };
         if self.moved.is_none() {
             self.moved = Some(self.find_moved(from)?);
         }
@@ -398,15 +510,10 @@ impl<'a> Send<'a> {
     }
 }
 
-fn is_same(old: &Extent, new: &Extent) -> bool {
-    (old.ptr.id, old.len, old.block_offset, old.logical)
-        == (new.ptr.id, new.len, new.block_offset, new.logical)
-}
-
 /// Bytes of an item in a chunk.
 fn size_of(item: &Item) -> u64 {
     match item {
-        Item::Remove(_) => REMOVE,
+        Item::Remove(_) | Item::Clear(_) | Item::Keep(_) => REMOVE,
         Item::Put(_, value) => PUT + value.len() as u64,
         Item::Data(_, _, stored) => DATA + stored.payload.len() as u64,
         Item::Same(..) => SAME,

@@ -48,6 +48,8 @@ pub enum FrameKind {
 
 /// Flag of a stream: it has all snapshots of the datasets in it that the sender had.
 pub const STREAM_REPLICATES: u32 = 1;
+/// Flag of a stream: there may be [`Item::Clear`] and [`Item::Keep`] in it.
+pub const STREAM_CLEARS: u32 = 2;
 /// Flag of a snapshot: its stream goes on where one broke off.
 pub const BEGIN_RESUMED: u32 = 1;
 /// Flag of a snapshot: what it builds upon is a snapshot of another dataset, whose clone this one is.
@@ -114,14 +116,31 @@ pub enum Item {
     Data(Key, Cover, Stored),
     /// An extent whose record is what another extent has.
     Same(Key, Cover, Place),
+    /// From this key on nothing stays of what it builds upon but what is told, up to [`Item::Keep`].
+    Clear(Key),
+    /// From this key on all that it builds upon stays, but for what is told.
+    Keep(Key),
 }
 
 impl Item {
-    /// The entry's key.
+    /// The entry's key, or the one where something begins.
     pub fn key(&self) -> Key {
         match self {
             Self::Remove(key) | Self::Put(key, _) | Self::Data(key, ..) | Self::Same(key, ..) => *key,
+            Self::Clear(key) | Self::Keep(key) => *key,
         }
+    }
+
+    /// Whether it may come behind `before`, by their keys.
+    pub fn may_follow(&self, before: (Key, bool)) -> bool {
+        let (last, clears) = before;
+        let key = self.key();
+        key > last || clears && key == last && !matches!(self, Self::Keep(_))
+    }
+
+    /// Its key, and whether the next one may have the same.
+    pub fn as_before(&self) -> (Key, bool) {
+        (self.key(), matches!(self, Self::Clear(_)))
     }
 }
 
@@ -228,12 +247,14 @@ pub struct Decoder<R> {
     sum: u64,
     /// Bytes read.
     at: u64,
+    /// The stream says that it clears.
+    clears: bool,
 }
 
 impl<R: Read> Decoder<R> {
     /// Of a stream from its start.
     pub fn new(input: R) -> Self {
-        Self { input, sum: 0, at: 0 }
+        Self { input, sum: 0, at: 0, clears: false }
     }
 
     /// Bytes read so far.
@@ -275,7 +296,16 @@ impl<R: Read> Decoder<R> {
         if sum != self.sum.to_le_bytes() {
             return Err(bad(Wrong::Sum));
         }
-        Frame::get(kind, payload).map_err(bad)
+        let frame = Frame::get(kind, payload).map_err(bad)?;
+        match &frame {
+            Frame::Start(start) => self.clears = start.flags & STREAM_CLEARS != 0,
+            Frame::Chunk(items) if !self.clears => {
+                let is_known = |item: &Item| !matches!(item, Item::Clear(_) | Item::Keep(_));
+                items.iter().all(is_known).then_some(()).ok_or_else(|| bad(Wrong::Feature))?;
+            }
+            _ => {}
+        }
+        Ok(frame)
     }
 
     fn fill(&mut self, mut bytes: &mut [u8]) -> Result<(), StreamError> {
@@ -303,13 +333,16 @@ impl FrameKind {
 
 /// Kinds of items, as texts name them.
 #[doc(hidden)]
-pub const ITEM_KINDS: [(&str, &str); 4] = [("0", "Remove"), ("1", "Put"), ("2", "Data"), ("3", "Same")];
+pub const ITEM_KINDS: [(&str, &str); 6] =
+    [("0", "Remove"), ("1", "Put"), ("2", "Data"), ("3", "Same"), ("4", "Clear"), ("5", "Keep")];
 
 /// Operations of items.
 const REMOVE: u8 = 0;
 const PUT: u8 = 1;
 const DATA: u8 = 2;
 const SAME: u8 = 3;
+const CLEAR: u8 = 4;
+const KEEP: u8 = 5;
 
 impl Frame {
     fn kind(&self) -> FrameKind {
@@ -377,7 +410,7 @@ impl Frame {
                 }
                 rest.take(2)?;
                 let (flags, features) = (rest.u32()?, rest.u64()?);
-                if features != 0 || flags & !STREAM_REPLICATES != 0 {
+                if features != 0 || flags & !(STREAM_REPLICATES | STREAM_CLEARS) != 0 {
                     return Err(Wrong::Feature);
                 }
                 Self::Start(Start { flags, name: rest.text()? })
@@ -439,10 +472,12 @@ fn put_items(out: &mut Vec<u8>, items: &[Item]) {
             Item::Put(..) => PUT,
             Item::Data(..) => DATA,
             Item::Same(..) => SAME,
+            Item::Clear(_) => CLEAR,
+            Item::Keep(_) => KEEP,
         });
         put_key(out, &item.key());
         match item {
-            Item::Remove(_) => {}
+            Item::Remove(_) | Item::Clear(_) | Item::Keep(_) => {}
             Item::Put(_, value) => {
                 out.extend_from_slice(&(value.len() as u16).to_le_bytes());
                 out.extend_from_slice(value);
@@ -476,11 +511,7 @@ fn get_items(rest: &mut Rest) -> Result<Vec<Item>, Wrong> {
     let mut plain = 0u64;
     for at in 0..count as usize {
         let (op, key) = (rest.array::<1>()?[0], rest.key()?);
-        if last.is_some_and(|last| last >= key) {
-            return Err(Wrong::Order);
-        }
-        last = Some(key);
-        items.push(match op {
+        let item = match op {
             REMOVE => Item::Remove(key),
             PUT => {
                 let len = usize::from(u16::from_le_bytes(rest.array()?));
@@ -506,8 +537,15 @@ fn get_items(rest: &mut Rest) -> Result<Vec<Item>, Wrong> {
                 let place = Place { snapshot: rest.u64()?, object: rest.u64()?, offset: rest.u64()? };
                 Item::Same(key, cover, place)
             }
+            CLEAR => Item::Clear(key),
+            KEEP => Item::Keep(key),
             _ => return Err(Wrong::Feature),
-        });
+        };
+        if last.is_some_and(|last| !item.may_follow(last)) {
+            return Err(Wrong::Order);
+        }
+        last = Some(item.as_before());
+        items.push(item);
     }
     for (at, len) in payloads {
         let bytes = rest.take(len as usize)?;

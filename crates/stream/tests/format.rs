@@ -38,6 +38,7 @@ fn constants_are_as_the_page_says() {
         ("TEXT_MAX", wire::TEXT_MAX as u64),
         ("LIST_MAX", wire::LIST_MAX.into()),
         ("STREAM_REPLICATES", wire::STREAM_REPLICATES.into()),
+        ("STREAM_CLEARS", wire::STREAM_CLEARS.into()),
         ("BEGIN_RESUMED", wire::BEGIN_RESUMED.into()),
         ("BEGIN_CLONE", wire::BEGIN_CLONE.into()),
     ]);

@@ -4,6 +4,8 @@
 #[allow(dead_code)]
 #[path = "../../files/tests/volume/bed.rs"]
 mod bed;
+#[path = "streams/bookmarks.rs"]
+mod bookmarks;
 
 use bed::*;
 use larder_device::{Entropy, SeededEntropy};
@@ -14,8 +16,8 @@ use larder_format::tables::ReceivingRecord;
 use larder_format::{ByteLen, DatasetId, Timestamp};
 use larder_pool::{Look, Pool, PoolError, ReceiveAs};
 use larder_sim::{SimWorld, Survival};
-use larder_stream::wire::{Begin, Decoder, Encoder, Frame, Start};
-use larder_stream::{Receive, Send, StreamError};
+use larder_stream::wire::{Begin, Decoder, Encoder, Frame, STREAM_CLEARS, Start};
+use larder_stream::{Base, Receive, Send, StreamError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -74,9 +76,14 @@ fn id(pool: &Pool, name: &str) -> DatasetId {
 fn frames(pool: &Pool, dataset: &str, from: Option<&str>, to: &str, position: Option<Key>) -> Vec<Frame> {
     let of = id(pool, dataset);
     let old = from.map(|from| pool.snapshot_view(of, from).unwrap());
-    let new = pool.snapshot_view(of, to).unwrap();
-    let mut send = Send::new(pool, old.as_ref(), &new, position);
-    let mut all = vec![Frame::Start(Start { flags: 0, name: dataset.into() })];
+    frames_upon(pool, dataset, old.as_ref().into(), to, position)
+}
+
+fn frames_upon(pool: &Pool, dataset: &str, base: Base<'_>, to: &str, position: Option<Key>) -> Vec<Frame> {
+    let new = pool.snapshot_view(id(pool, dataset), to).unwrap();
+    let mut send = Send::new(pool, base, &new, position);
+    let flags = if matches!(base, Base::Bookmark(_)) { STREAM_CLEARS } else { 0 };
+    let mut all = vec![Frame::Start(Start { flags, name: dataset.into() })];
     all.push(Frame::Begin(send.begin(&format!("{dataset}@{to}")).unwrap()));
     while let Some(items) = send.chunk().unwrap() {
         // Small ones, so that there is much to break off at.
@@ -437,7 +444,8 @@ fn mutate(work: &Work, frames: &mut Vec<Frame>) {
                 };
             }
             // A frame that says what cannot be is refused before it gets here: see the decoder's own tests.
-            let start = Encoder::default().frame(&Frame::Start(Start { flags: 0, name: String::new() }));
+            let start = Start { flags: STREAM_CLEARS, name: String::new() };
+            let start = Encoder::default().frame(&Frame::Start(start));
             let mut whole = start.clone();
             let sum = u64::from_le_bytes(start[start.len() - 8..].try_into().unwrap());
             bytes.truncate(8 + payload);
@@ -456,11 +464,15 @@ fn mutate(work: &Work, frames: &mut Vec<Frame>) {
 #[test]
 fn streams_with_right_sums_that_say_what_cannot_be_do_no_harm() {
     let (_a, b, stream, seen) = half_way(3);
+    no_harm(&b, &stream, &seen, seeds(1_000, 10_000));
+}
+
+fn no_harm(b: &Bed, stream: &[Frame], seen: &[Seen; 2], rounds: u64) {
     let there = id(&b.pool, "tank/r");
     let work = Work::new(78);
     let (mut refused, mut taken) = (0, 0);
-    for round in 0..seeds(1_000, 10_000) {
-        let mut bad = stream.clone();
+    for round in 0..rounds {
+        let mut bad = stream.to_vec();
         (0..1 + work.next(2)).for_each(|_| mutate(&work, &mut bad));
         if bad == stream {
             continue;
@@ -476,14 +488,14 @@ fn streams_with_right_sums_that_say_what_cannot_be_do_no_harm() {
             b.pool.rollback(there, "one", true).unwrap();
         }
         if round % 200 == 0 {
-            check(&b);
+            check(b);
         }
     }
     eprintln!("{refused} refused, {taken} taken");
     assert!(see(&b.pool, there, "one") == seen[0]);
-    receive(&b.pool, "tank/r", &encode(&stream), ReceiveAs::Next).unwrap();
+    receive(&b.pool, "tank/r", &encode(stream), ReceiveAs::Next).unwrap();
     assert!(see(&b.pool, there, "two") == seen[1]);
-    check(&b);
+    check(b);
 }
 
 fn half_base(seed: u64) -> (Bed, Bed, DatasetId) {

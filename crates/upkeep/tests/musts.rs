@@ -536,7 +536,7 @@ fn a_full_pool_with_a_full_log_imports_and_commits() {
                     Err(error) => panic!("{word}: {error}"),
                 };
                 let filled = dataset.update(&op, |tree| {
-                    let extent = Extent { ptr, len: 16 << 10, block_offset: 0, logical: 16 << 10 };
+                    let extent = Extent { ptr, len: 16 << 10, block_offset: 0, logical: 16 << 10, placed: 0 };
                     tree.insert(Key::new(inode, EXTENT, 0), &extent.encode())?;
                     tree.link_block(ptr, 16 << 10);
                     Ok::<_, PoolError>(())

@@ -20,19 +20,21 @@ use std::io::{IsTerminal, Write};
        send [OPTIONS] -t <receive_resume_token>",
     after_help = "The stream goes to standard output: a pipe, or a file; or, with a TARGET, to larder fs receive -s there, by ssh where
 a host is named. Records go as they are stored, and what is shared stays shared; so -L, -c, -e, -D and -w change
-nothing. An increment reads only what changed.
+nothing. An increment reads only what changed. It may build upon a bookmark, whose snapshot is gone here, if the other
+side has that snapshot.
 To go on where a stream broke off: -t receive_resume_token, as larder fs get tells on the receiving side. With a TARGET
 that is done by itself.
 Example: larder fs send tank/home@monday root@backup:pool/home
          larder fs send --ssh 'ssh -p 2222' -I @monday tank/home@friday backup:pool/home
          larder fs send -i @monday tank/home@tuesday | ssh backup larder fs receive -s pool/home
+         larder fs send -i '#monday' tank/home@tuesday | ssh backup larder fs receive -s pool/home
          larder fs send -R tank@monday > /media/usb/tank.stream"
 )]
 pub struct Args {
-    /// Only what came since this snapshot: DATASET@NAME, @NAME or NAME
-    #[arg(short = 'i', value_name = "SNAPSHOT", conflicts_with = "all_since", allow_hyphen_values = true)]
+    /// Only what came since this snapshot, DATASET@NAME, @NAME or NAME, or this bookmark, DATASET#NAME or #NAME
+    #[arg(short = 'i', value_name = "FROM", conflicts_with = "all_since", allow_hyphen_values = true)]
     since: Option<String>,
-    /// The same, with all snapshots between
+    /// The same, from a snapshot and with all between
     #[arg(short = 'I', value_name = "SNAPSHOT")]
     all_since: Option<String>,
     /// With all datasets below, all their snapshots, clones and properties

@@ -2,6 +2,7 @@
 
 use super::args::{Form, Json};
 use super::{Session, out};
+use crate::api::name::printable;
 use crate::api::snapshots::{Space, Spaces};
 use crate::api::{ApiError, ErrorKind, Result};
 use crate::render;
@@ -86,8 +87,9 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     if !found.files.is_empty() {
         let mut table = Table::new(vec![Column::right("SIZE", 5), Column::left("FILE")]);
         for file in &found.files {
-            let path = file.path.as_ref().map(|path| render::diff::visible(path.bytes()));
-            let path = path.unwrap_or_else(|| format!("? (inode {})", file.inode));
+            let path = file.path.as_ref().map(|path| printable(&String::from_utf8_lossy(path.bytes())));
+            let path =
+                path.unwrap_or_else(|| format!("? (inode {}, which had no name any more)", file.inode));
             table.row(vec![size(file.size), path]);
         }
         out::print(&table.render(args.form.scripted));

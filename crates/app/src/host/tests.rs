@@ -1042,7 +1042,7 @@ fn files_that_snapshots_hold_are_named_the_largest_first() {
     let folder = make(root, "folder", larder_format::items::FileKind::Directory);
     let write = |name: &str, len: usize| {
         let inode = make(folder, name, larder_format::items::FileKind::Regular);
-        let bytes: Vec<u8> = (0..len).map(|at| (at * 7919 >> 3) as u8 ^ (at >> 11) as u8).collect();
+        let bytes: Vec<u8> = (0..len).map(|at| ((at * 7919) >> 3) as u8 ^ (at >> 11) as u8).collect();
         volume.write(inode, Some(0), &bytes, false).unwrap();
     };
     write("large", 900_000);

@@ -64,13 +64,6 @@ fn write_name(out: &mut Vec<u8>, name: &[u8], plain: bool) {
     }
 }
 
-/// A path, as a line shows it.
-pub fn visible(path: &[u8]) -> String {
-    let mut out = Vec::new();
-    write_name(&mut out, path, false);
-    String::from_utf8_lossy(&out).into_owned()
-}
-
 /// One object. A name that is not UTF-8 has its bytes beside it.
 pub fn json(change: &Change, at: &str) -> Value {
     let full = |path: &Path| [at.trim_end_matches('/').as_bytes(), path.bytes()].concat();

@@ -227,6 +227,26 @@ fn every_golden_pool_is_whole_holds_what_it_held_and_can_be_written() {
 }
 
 #[test]
+fn what_a_build_wrote_that_stamps_nothing_is_not_taken_to_tell_by_ids_what_was_there() {
+    for (name, is_traced) in [("bookmarks", false), ("placed", true)] {
+        let (devices, _) = image::load(&format!("v9-{name}"));
+        let bed = import(&SimWorld::from_images(devices), 11);
+        let marks = bed.pool.datasets().into_iter().flat_map(|dataset| bed.pool.bookmarks(dataset.id()));
+        let traced: Vec<_> = marks.map(|mark| bed.pool.is_traced(&mark)).collect();
+        assert!(!traced.is_empty() && traced.iter().all(|traced| *traced == is_traced), "{name}: {traced:?}");
+        // From now on it tells, and for good.
+        let new = |bed: &Bed, name: &str| {
+            bed.pool.snapshot(larder_pool::ROOT_DATASET, name).unwrap();
+            let source = larder_pool::BookmarkSource::Snapshot(name);
+            bed.pool.make_bookmark(larder_pool::ROOT_DATASET, source, name).unwrap()
+        };
+        let mark = new(&bed, NEW);
+        assert!(bed.pool.is_traced(&mark));
+        assert!(import(&export(bed), 12).pool.is_traced(&mark));
+    }
+}
+
+#[test]
 fn a_pool_of_a_version_that_is_not_known_is_refused_by_name() {
     for name in image::names().iter().filter(|name| READ.contains(&image::version_of(name))) {
         let (devices, _) = image::load(name);

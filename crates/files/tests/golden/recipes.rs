@@ -62,6 +62,7 @@ pub const RECIPES: &[Recipe] = &[
     recipe("snapshots", "single", 1, snapshots),
     recipe("lineages", "single", 1, lineages),
     recipe("bookmarks", "single", 1, bookmarks),
+    recipe("placed", "single", 1, placed),
     recipe("trash", "single", 1, trash),
     recipe("datasets", "mirror", 2, datasets),
     // Work that an import has to go on with.
@@ -439,6 +440,21 @@ fn bookmarks(bed: Bed) -> Made {
     for name in ["tank/docs", "tank/branch"] {
         bed.mount.attach(bed.pool.dataset_by_name(name).unwrap(), None).unwrap();
     }
+    exported(bed)
+}
+
+/// A bookmark whose snapshot is gone, and records of before that came elsewhere since: by reference, and found again.
+fn placed(bed: Bed) -> Made {
+    let top = dataset(&bed, "tank/top", &[("dedup", "on"), ("recordsize", "8K")]);
+    let id = top.unpack().0;
+    let (old, other) = (file(&bed, top, "old", &text(1, 60_000)), file(&bed, top, "other", &text(2, 60_000)));
+    bed.pool.snapshot(id, "monday").unwrap();
+    bed.pool.make_bookmark(id, BookmarkSource::Snapshot("monday"), "monday").unwrap();
+    bed.tick();
+    bed.mount.copy_range((old, 0), (other, 16 << 10), 16 << 10).unwrap();
+    file(&bed, top, "found", &text(1, 30_000));
+    bed.pool.snapshot(id, "tuesday").unwrap();
+    bed.pool.destroy_snapshot(id, "monday").unwrap();
     exported(bed)
 }
 

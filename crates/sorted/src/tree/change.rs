@@ -5,7 +5,7 @@ use super::{
 };
 use larder_format::node::{InnerEntry, Key, Leaf, MAX_CHILDREN, MAX_LEVEL, NODE_MAX, Node, NodeHead};
 use larder_format::{BlockId, Corrupt, Reason};
-use larder_mutants::point;
+use larder_mutants::{Mutant, mutated, point};
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
@@ -110,7 +110,7 @@ impl Tree {
                     self.root = Child::Dirty(Box::default());
                     self.pending.dirty_bytes += NodeHead::SIZE;
                 }
-                self.collapse();
+                self.collapse(store);
                 count += n;
             }
             match fence.high {
@@ -156,18 +156,27 @@ impl Tree {
             self.root = Child::Dirty(Box::default());
             self.pending.dirty_bytes += NodeHead::SIZE;
         }
-        self.collapse();
+        self.collapse(store);
+        // Nodes before it have its keys from now on, and may be as hard to read.
+        self.pending.blurred = true;
         Ok(true)
     }
 
-    /// While the root has a single child, that is the root.
-    fn collapse(&mut self) {
+    /// While the root has a single child, that is the root. It is dirty then: it has all keys from now on, and had not.
+    fn collapse<S: NodeStore + ?Sized>(&mut self, store: &S) {
         while let Child::Dirty(root) = &mut self.root
             && let Dirty::Inner(inner) = &mut **root
             && inner.children.len() == 1
         {
+            let fence = Fence::default().below(inner.level, &inner.keys, 0);
             self.pending.dirty_bytes -= inner.encoded_len();
             self.root = inner.children.pop().expect("one child");
+            if let Child::Clean(ptr) = self.root {
+                match load_checked(store, ptr, &fence) {
+                    Ok(node) => drop(self.root.make_dirty(|| node, &mut self.pending)),
+                    Err(_) => self.pending.blurred = true,
+                }
+            }
         }
     }
 }
@@ -344,6 +353,10 @@ impl Cut {
                     pending.dirty_bytes -= inner.encoded_len();
                     return Remains::Nothing;
                 } else {
+                    if i > 0 && !mutated(Mutant::FenceGrows) {
+                        let fence = Fence::default().below(inner.level, &inner.keys, i - 1);
+                        dirty_end(store, &mut inner.children[i - 1], fence, pending);
+                    }
                     inner.keys.remove(i);
                     inner.children.remove(i);
                     pending.dirty_bytes -= InnerEntry::SIZE;
@@ -351,6 +364,27 @@ impl Cut {
             }
         }
         Remains::Some
+    }
+}
+
+/// Makes the last nodes of a subtree dirty, from its top to a leaf: what followed it goes, and they have the keys up to
+/// what is next from now on. Where one cannot be loaded the tree is blurred.
+fn dirty_end<S: NodeStore + ?Sized>(store: &S, child: &mut Child, fence: Fence, pending: &mut Pending) {
+    let dirty = match child {
+        Child::Dirty(dirty) => &mut **dirty,
+        Child::Clean(ptr) => match load_checked(store, *ptr, &fence) {
+            Ok(node) => child.make_dirty(|| node, pending),
+            Err(_) => {
+                pending.blurred = true;
+                return;
+            }
+        },
+    };
+    if let Dirty::Inner(inner) = dirty
+        && let Some(last) = inner.children.len().checked_sub(1)
+    {
+        let fence = fence.below(inner.level, &inner.keys, last);
+        dirty_end(store, &mut inner.children[last], fence, pending);
     }
 }
 
@@ -389,6 +423,16 @@ fn merge<S: NodeStore + ?Sized>(
         }
         inner.children[j].make_dirty(|| other.expect("a clean neighbour is loaded"), pending);
         let left = i.min(j);
+        let separator = inner.keys[left + 1];
+        // Keys before the first child on the right were nobody's: the last one on the left has them from now on.
+        let has_gap = |right: &Child| match right {
+            Child::Dirty(right) => right.level() > 0 && right.keys()[0] > separator,
+            Child::Clean(_) => false,
+        };
+        if has_gap(&inner.children[left + 1]) {
+            let fence = Fence::default().below(inner.level, &inner.keys, left);
+            dirty_end(store, &mut inner.children[left], fence, pending);
+        }
         inner.keys.remove(left + 1);
         let right = inner.children.remove(left + 1);
         let (Child::Dirty(left), Child::Dirty(right)) = (&mut inner.children[left], right) else {

@@ -188,7 +188,7 @@ fn name_blocks(pool: &Pool, inodes: std::ops::Range<u64>) {
     let named = pool.dataset(ROOT_DATASET).unwrap().update(&op, |tree| {
         for inode in inodes {
             let ptr = BlockPtr { id: pool.store().core.lock().take_ids(1), place: NOWHERE };
-            let extent = Extent { ptr, len: 100, block_offset: 0, logical: 4096 };
+            let extent = Extent { ptr, len: 100, block_offset: 0, logical: 4096, placed: 0 };
             tree.insert(Key::new(inode, EXTENT, 0), &extent.encode())?;
         }
         Ok::<_, PoolError>(())

@@ -209,7 +209,8 @@ pub fn try_put(pool: &Pool, dataset: &Dataset, files: &[(u64, u64, usize)]) -> R
                 let old = Extent::decode(&old)?;
                 tree.drop_block(old.ptr, old.logical.into());
             }
-            let extent = Extent { ptr: *ptr, len: len as u32, block_offset: 0, logical: len as u32 };
+            let extent =
+                Extent { ptr: *ptr, len: len as u32, block_offset: 0, logical: len as u32, placed: 0 };
             tree.insert(key, &extent.encode())?;
             tree.link_block(*ptr, len as u64);
         }

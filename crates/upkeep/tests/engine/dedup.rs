@@ -45,7 +45,7 @@ fn put(pool: &Pool, name: &str, inode: u64, contents: impl Iterator<Item = u64>)
                 let old = Extent::decode(&old)?;
                 tree.drop_block(old.ptr, old.logical.into());
             }
-            let extent = Extent { ptr, len: LEN as u32, block_offset: 0, logical: LEN as u32 };
+            let extent = Extent { ptr, len: LEN as u32, block_offset: 0, logical: LEN as u32, placed: 0 };
             tree.insert(key, &extent.encode())?;
             tree.link_block(ptr, LEN as u64);
         }

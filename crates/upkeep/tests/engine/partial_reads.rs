@@ -41,7 +41,7 @@ fn store(pool: &Pool, contents: &[Vec<u8>], codec: Codec, checksum: ChecksumKind
     pool.store().drop_caches();
     let extent = |(ptr, plain): (BlockPtr, &Vec<u8>)| {
         let len = plain.len() as u32;
-        Extent { ptr, len, block_offset: 0, logical: len }
+        Extent { ptr, len, block_offset: 0, logical: len, placed: 0 }
     };
     ptrs.into_iter().zip(contents).map(extent).collect()
 }

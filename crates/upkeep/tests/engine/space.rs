@@ -49,8 +49,13 @@ fn fill(pool: &Pool, record: usize) -> u64 {
             dataset
                 .update(&op, |tree| {
                     for ptr in &ptrs {
-                        let extent =
-                            Extent { ptr: *ptr, len: record as u32, block_offset: 0, logical: record as u32 };
+                        let extent = Extent {
+                            ptr: *ptr,
+                            len: record as u32,
+                            block_offset: 0,
+                            logical: record as u32,
+                            placed: 0,
+                        };
                         tree.insert(Key::new(9, EXTENT, written), &extent.encode())?;
                         tree.link_block(*ptr, record as u64);
                         written += record as u64;
@@ -158,7 +163,7 @@ fn single_records_can_be_stored_until_avail_says_nothing() {
             replaces: None,
         };
         let ptr = pool.store_records(&op, vec![record]).unwrap()[0];
-        let extent = Extent { ptr, len: 128 << 10, block_offset: 0, logical: 128 << 10 };
+        let extent = Extent { ptr, len: 128 << 10, block_offset: 0, logical: 128 << 10, placed: 0 };
         dataset
             .update(&op, |tree| {
                 tree.insert(Key::new(9, EXTENT, offset), &extent.encode())?;

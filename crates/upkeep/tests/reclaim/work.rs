@@ -534,7 +534,7 @@ fn at(key: (u64, u64)) -> Key {
 
 fn extent(blocks: &Blocks, piece: Piece) -> Extent {
     let (ptr, logical) = blocks.all[piece.version];
-    Extent { ptr, len: piece.len, block_offset: piece.from, logical }
+    Extent { ptr, len: piece.len, block_offset: piece.from, logical, placed: 0 }
 }
 
 /// Takes the extent at `key` away, if there is one.

@@ -360,7 +360,8 @@ pub fn apply(pool: &Pool, change: &Change, log: bool) -> Result<(), PoolError> {
     dataset.update(&op, |tree| {
         for (&(inode, _, len), ptr) in change.puts.iter().zip(&ptrs) {
             drop_file(tree, inode)?;
-            let extent = Extent { ptr: *ptr, len: len as u32, block_offset: 0, logical: len as u32 };
+            let extent =
+                Extent { ptr: *ptr, len: len as u32, block_offset: 0, logical: len as u32, placed: 0 };
             tree.insert(Key::new(inode, EXTENT, 0), &extent.encode())?;
             tree.link_block(*ptr, len as u64);
         }

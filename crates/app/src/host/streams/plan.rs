@@ -2,12 +2,13 @@
 
 use super::super::Host;
 use super::super::live::Live;
-use crate::api::name::{check_snapshot, pool_of};
+use crate::api::name::{check_bookmark, check_snapshot, pool_of};
 use crate::api::stream::Send;
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_format::DatasetId;
+use larder_format::bookmark::BookmarkRecord;
 use larder_format::tables::SnapshotRecord;
-use larder_pool::{Dataset, is_momentary};
+use larder_pool::{Dataset, Pool, is_momentary};
 use larder_stream::Token;
 use std::sync::Arc;
 
@@ -17,8 +18,57 @@ pub struct Step {
     pub dataset: String,
     /// It.
     pub to: SnapshotRecord,
-    /// The one that it builds upon, which may be of another dataset.
-    pub from: Option<SnapshotRecord>,
+    /// The one that it builds upon.
+    pub from: Option<Source>,
+}
+
+/// A snapshot that another builds upon; it may be of another dataset.
+pub enum Source {
+    /// It is there.
+    Snapshot(SnapshotRecord),
+    /// A bookmark of this dataset is left of it.
+    Bookmark(DatasetId, BookmarkRecord),
+}
+
+impl Source {
+    /// The dataset that has it.
+    pub fn dataset(&self) -> DatasetId {
+        match self {
+            Self::Snapshot(record) => record.dataset,
+            Self::Bookmark(dataset, _) => *dataset,
+        }
+    }
+
+    /// Its full name.
+    pub fn name(&self, pool: &Pool) -> String {
+        let full = pool.full_name(self.dataset());
+        match self {
+            Self::Snapshot(record) => format!("{full}@{}", record.name),
+            Self::Bookmark(_, mark) => format!("{full}#{}", mark.name),
+        }
+    }
+
+    /// A bookmark, to be sent to `to` from.
+    fn of_bookmark(
+        pool: &Pool,
+        (dataset, mark): (DatasetId, BookmarkRecord),
+        to: &SnapshotRecord,
+    ) -> Result<Self> {
+        let full = format!("{}#{}", pool.full_name(dataset), mark.name);
+        if !pool.came_of(dataset, &mark, to) {
+            return Err(not_earlier(&full));
+        }
+        if !pool.is_traced(&mark) {
+            let why = format!(
+                "cannot send from the bookmark '{full}': what changed since is not known for certain"
+            );
+            return Err(ApiError::new(ErrorKind::Unsupported, why).hint(
+                "an older version of Larder wrote to the pool since, or it was damaged; send from a snapshot that is \
+                 still there, or all of it",
+            ));
+        }
+        Ok(Self::Bookmark(dataset, mark))
+    }
 }
 
 /// A dataset, and its snapshots in their order.
@@ -68,8 +118,7 @@ impl Plan {
         let from = match token.from {
             0 => None,
             guid => {
-                let origin = live.pool.origin(dataset.id()).filter(|one| one.guid == guid);
-                let Some(from) = all.into_iter().find(|one| one.guid == guid).or(origin) else {
+                let Some(from) = source(&live.pool, dataset.id(), guid, &to)? else {
                     return gone(format!("incremental source {guid:#x}"));
                 };
                 Some(from)
@@ -84,16 +133,23 @@ impl Plan {
         let (full, name) = check_snapshot(&request.snapshot)?;
         let missing = || ApiError::no_such_dataset(&request.snapshot);
         let (live, dataset) = host.dataset(full).map_err(|_| missing())?;
+        let is_bookmark = request.from.as_deref().is_some_and(|from| from.contains('#'));
+        if is_bookmark && (request.replicate || request.intermediates) {
+            let option = if request.replicate { "-R" } else { "-I" };
+            return Err(ApiError::usage(format!("{option} needs a snapshot to begin with, and no bookmark")));
+        }
         if request.replicate {
             return Self::package(live, &dataset, full, name, request);
         }
         let all = shown(&live, dataset.id());
         let to = all.iter().position(|one| one.name == name).ok_or_else(missing)?;
-        let from = match &request.from {
-            None => None,
-            Some(from) => Some(earlier(&live, &dataset, &all[..=to], from)?),
+        let up_to = &all[..=to];
+        let from = request.from.as_deref().map(|from| earlier(&live, &dataset, up_to, from)).transpose()?;
+        let steps = match (from, request.intermediates) {
+            (None, true) => return Err(ApiError::usage("-I needs the snapshot to begin with")),
+            (Some(Source::Snapshot(from)), true) => every_step(full, up_to, Some(from)),
+            (from, _) => vec![Step { dataset: full.to_owned(), to: all[to].clone(), from }],
         };
-        let steps = steps(full, &all[..=to], from, request.intermediates)?;
         Ok(Self { live, parts: vec![Part { dataset, path: String::new(), steps }], token: None })
     }
 
@@ -126,10 +182,12 @@ impl Plan {
             let up_to = &all[..=to];
             let from_here = from.filter(|from| from.dataset != dataset.id() || from.high < up_to[to].high);
             let every = request.from.is_none() || request.intermediates;
-            let steps = if every || from_here.is_none() {
-                every_step(&own, up_to, from_here)
-            } else {
-                steps(&own, up_to, from_here, false)?
+            let steps = match from_here {
+                Some(from) if !every => {
+                    let from = Some(Source::Snapshot(from));
+                    vec![Step { dataset: own.clone(), to: all[to].clone(), from }]
+                }
+                from => every_step(&own, up_to, from),
             };
             let path = own[full.len()..].trim_start_matches('/').to_owned();
             parts.push(Part { dataset, path, steps });
@@ -139,7 +197,7 @@ impl Plan {
         while !parts.is_empty() {
             let is_ready = |part: &Part, left: &[Part]| {
                 let first = part.steps.first().and_then(|step| step.from.as_ref());
-                let of = first.map(|from| from.dataset).filter(|of| *of != part.dataset.id());
+                let of = first.map(Source::dataset).filter(|of| *of != part.dataset.id());
                 of.is_none_or(|of| left.iter().all(|other| other.dataset.id() != of))
             };
             let at = (0..parts.len()).find(|&at| is_ready(&parts[at], &parts)).unwrap_or(0);
@@ -153,20 +211,59 @@ fn shown(live: &Live, dataset: DatasetId) -> Vec<SnapshotRecord> {
     live.pool.snapshots(dataset).into_iter().filter(|one| !is_momentary(&one.name)).collect()
 }
 
-/// The snapshot, of the dataset or its origin, that an increment builds upon.
-fn earlier(live: &Live, dataset: &Dataset, up_to: &[SnapshotRecord], from: &str) -> Result<SnapshotRecord> {
+/// Source of this GUID, older than a snapshot of a dataset: a snapshot of the dataset, its origin, or a bookmark.
+fn source(pool: &Pool, dataset: DatasetId, guid: u64, to: &SnapshotRecord) -> Result<Option<Source>> {
+    if let Some(found) = still_there(pool, dataset, guid, to) {
+        return Ok(Some(found));
+    }
+    let mut of = Some(dataset);
+    while let Some(dataset) = of {
+        if let Some(mark) = pool.bookmarks(dataset).into_iter().find(|one| one.guid == guid) {
+            return Source::of_bookmark(pool, (dataset, mark), to).map(Some);
+        }
+        of = pool.origin(dataset).map(|origin| origin.dataset);
+    }
+    Ok(None)
+}
+
+/// The snapshot of this GUID that came before another one of the dataset: of the dataset, or its origin.
+fn still_there(pool: &Pool, dataset: DatasetId, guid: u64, to: &SnapshotRecord) -> Option<Source> {
+    let origin = pool.origin(dataset).filter(|one| one.guid == guid);
+    let taken = pool.snapshots(dataset).into_iter().find(|one| one.guid == guid && one.high < to.high);
+    taken.or(origin).map(Source::Snapshot)
+}
+
+/// Source that a bookmark is left of: the snapshot while it is there, since its tree tells more, else the bookmark.
+fn marked(live: &Live, dataset: &Dataset, to: &SnapshotRecord, from: &str) -> Result<Source> {
+    let missing =
+        || ApiError::new(ErrorKind::NotFound, format!("incremental source ({from}) does not exist"));
+    let (full, name) = check_bookmark(from)?;
+    let pool = &live.pool;
+    let of = pool.dataset_by_name(full).map_err(|_| missing())?.id();
+    let mark = pool.bookmark(of, name).map_err(|_| missing())?;
+    if mark.guid == to.guid {
+        return Err(not_earlier(from));
+    }
+    match still_there(pool, dataset.id(), mark.guid, to) {
+        Some(found) => Ok(found),
+        None => Source::of_bookmark(pool, (of, mark), to),
+    }
+}
+
+/// Source of an increment by its name: a snapshot of the dataset or its origin, or a bookmark.
+fn earlier(live: &Live, dataset: &Dataset, up_to: &[SnapshotRecord], from: &str) -> Result<Source> {
     let missing = || ApiError::no_such_dataset(from);
+    let (last, before) = up_to.split_last().ok_or_else(missing)?;
     if from.contains('#') {
-        let why = format!("cannot send from the bookmark '{from}'");
-        return Err(ApiError::new(ErrorKind::Unsupported, why).hint("send from a snapshot: -i DATASET@NAME"));
+        return marked(live, dataset, last, from);
     }
     let (full, name) = check_snapshot(from)?;
-    let (last, before) = up_to.split_last().ok_or_else(missing)?;
     if live.pool.full_name(dataset.id()) == full {
         if last.name == name {
             return Err(not_earlier(from));
         }
-        return before.iter().find(|one| one.name == name).cloned().ok_or_else(|| {
+        let found = before.iter().find(|one| one.name == name).cloned();
+        return found.map(Source::Snapshot).ok_or_else(|| {
             match live.pool.snapshot_named(dataset.id(), name) {
                 Ok(_) => not_earlier(from),
                 Err(_) => missing(),
@@ -180,38 +277,20 @@ fn earlier(live: &Live, dataset: &Dataset, up_to: &[SnapshotRecord], from: &str)
         .pool
         .origin(dataset.id())
         .filter(|origin| origin.name == name && live.pool.full_name(origin.dataset) == full);
-    origin.ok_or_else(|| not_earlier(from))
+    origin.map(Source::Snapshot).ok_or_else(|| not_earlier(from))
 }
 
 fn not_earlier(from: &str) -> ApiError {
     ApiError::usage(format!("incremental source ({from}) is not earlier than it"))
 }
 
-/// From `from` to the last of `up_to`: at once, or one by one.
-fn steps(
-    full: &str,
-    up_to: &[SnapshotRecord],
-    from: Option<SnapshotRecord>,
-    intermediates: bool,
-) -> Result<Vec<Step>> {
-    if intermediates && from.is_none() {
-        return Err(ApiError::usage("-I needs the snapshot to begin with"));
-    }
-    if intermediates {
-        let high = from.as_ref().map(|from| from.high);
-        let first = up_to.iter().position(|one| high.is_none_or(|high| one.high > high)).unwrap_or(0);
-        return Ok(every_step(full, &up_to[first..], from));
-    }
-    let to = up_to.last().cloned().ok_or_else(|| ApiError::no_such_dataset(full))?;
-    Ok(vec![Step { dataset: full.to_owned(), to, from }])
-}
-
+/// From `from` to each of `all` that is later, one by one.
 fn every_step(full: &str, all: &[SnapshotRecord], from: Option<SnapshotRecord>) -> Vec<Step> {
     let high = from.as_ref().map(|from| from.high);
     let mut before = from;
     let later = all.iter().filter(|one| high.is_none_or(|high| one.high > high));
     let step = |to: &SnapshotRecord| {
-        let from = before.replace(to.clone());
+        let from = before.replace(to.clone()).map(Source::Snapshot);
         Step { dataset: full.to_owned(), to: to.clone(), from }
     };
     later.map(step).collect()

