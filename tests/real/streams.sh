@@ -104,6 +104,15 @@ check "no token is left" test "$(value receive_resume_token attic/work)" = -
 head -c 300 "$BED/out/stream" | zfs receive -s attic/none 2>/dev/null || true
 check "aborting nothing" fails "does not have any resumable receive state to abort" zfs receive -A attic/work
 
+# Broken off before anything came: the rest is all of it.
+zfs snapshot tank/work@early && head -c 1M /dev/urandom >"$W/late" && zfs snapshot tank/work@late
+"$LARDER" fs send -i @thursday tank/work@early | zfs receive attic/work
+"$LARDER" fs send -i @early tank/work@late >"$BED/out/stream"
+check "broken off at once" fails "A resuming stream can be generated" bash -c "head -c 10000 '$BED/out/stream' | '$BED/links/zfs' receive -s attic/work"
+token=$(value receive_resume_token attic/work)
+check "gone on with by its token" bash -c "'$BED/links/zfs' send -t $token | '$BED/links/zfs' receive -s attic/work"
+zfs rollback -r tank/work@thursday && zfs rollback -r attic/work@thursday
+
 # A new dataset whose stream breaks off leaves nothing.
 "$LARDER" fs send tank/work@thursday >"$BED/out/stream"
 check "a new one broken off" fails "cannot receive new filesystem stream" bash -c "head -c 50M '$BED/out/stream' | '$BED/links/zfs' receive attic/new"

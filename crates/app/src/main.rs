@@ -15,6 +15,7 @@ mod log;
 mod memory_engine;
 mod policy;
 mod render;
+mod replicate;
 mod run_dir;
 
 fn main() -> std::process::ExitCode {

@@ -23,6 +23,18 @@ use std::time::Duration;
 /// Attempts at reading a node of the tables.
 const TABLE_TRIES: usize = 3;
 
+/// Reads of blocks that are under way. Their segments stay pinned until their bytes were taken.
+pub struct Fetch(Vec<Span>);
+
+/// One read, of one block or of neighbours.
+struct Span {
+    wanted: Vec<Wanted>,
+    whole: Place,
+    pending: Pending<Outcome>,
+    /// Where in the answer they begin.
+    from: usize,
+}
+
 impl Store {
     /// All segments, as the tables or the root will have them.
     pub fn segments(&self) -> Vec<SegmentRecord> {
@@ -92,6 +104,11 @@ impl Store {
     /// Stored bytes of blocks, not verified: all reads are in flight together, in the order of places and
     /// neighbours by one. What cannot be had this way is left out.
     pub fn fetch(&self, ptrs: impl Iterator<Item = BlockPtr>) -> Vec<(BlockId, Bytes)> {
+        self.fetched(self.start_fetch(ptrs))
+    }
+
+    /// The same for who has something else to do until they are here: sends the reads.
+    pub fn start_fetch(&self, ptrs: impl Iterator<Item = BlockPtr>) -> Fetch {
         let start = |ptr: BlockPtr| {
             let (segment, place) = self.locate(ptr).ok()?;
             let layout = segment.layout;
@@ -109,12 +126,15 @@ impl Store {
         let start = |wanted: Vec<Wanted>| {
             let (first, whole) = (&wanted[0], cluster::span(&wanted));
             let (pending, from) = self.start_read(&first.segment, first.replica, whole)?;
-            Some((wanted, whole, pending, from))
+            Some(Span { wanted, whole, pending, from })
         };
-        let in_flight: Vec<_> = spans.into_iter().filter_map(start).collect();
+        Fetch(spans.into_iter().filter_map(start).collect())
+    }
+
+    /// Waits for reads that were sent.
+    pub fn fetched(&self, fetch: Fetch) -> Vec<(BlockId, Bytes)> {
         let mut arrived = Vec::new();
-        for (wanted, whole, pending, from) in in_flight {
-            // The segments stay pinned until their bytes are here.
+        for Span { wanted, whole, pending, from } in fetch.0 {
             let member = self.members.get(wanted[0].segment.slots[wanted[0].replica].device);
             let Ok(bytes) = member.wait_in_bulk(pending) else { continue };
             if let [one] = wanted.as_slice() {

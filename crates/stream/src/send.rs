@@ -11,7 +11,9 @@
 //! not below one is told whole. An extent tells whether the earlier snapshot had its record at this place; if it had,
 //! nothing is read. What it had elsewhere, and the later one has not where it was written for, is sent again.
 //!
-//! Memory: a chunk, and what is remembered.
+//! **Reading ahead.** While a chunk is checked and goes out the records of the next one are read.
+//!
+//! Memory: two chunks, and what is remembered.
 
 use crate::error::StreamError;
 use crate::wire::{Begin, Cover, End, Item, Place, Stored};
@@ -22,6 +24,7 @@ use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr};
 use larder_pool::{Changes, ChangesSince, Differs, Look, Pool, PoolError, SnapshotView, Told};
+use larder_store::Fetch;
 use std::collections::hash_map::{Entry, HashMap};
 use std::collections::{HashSet, VecDeque};
 use std::ops::ControlFlow;
@@ -103,6 +106,15 @@ enum Found {
     Extent(Key, Extent, Option<BlockId>),
 }
 
+/// A chunk whose records are being read.
+struct Coming {
+    batch: Vec<Found>,
+    /// Where each extent's record is, if it need not be read.
+    places: Vec<Option<Place>>,
+    wanted: Vec<BlockPtr>,
+    fetch: Fetch,
+}
+
 impl Found {
     fn key(&self) -> Key {
         match self {
@@ -138,6 +150,8 @@ pub struct Send<'a> {
     moved: Option<HashMap<BlockId, Known>>,
     /// Everything up to this key is there already.
     position: Option<Key>,
+    /// The chunk after the one that was asked for last.
+    ahead: Option<Coming>,
     sent: Sent,
 }
 
@@ -166,6 +180,7 @@ impl<'a> Send<'a> {
             order: VecDeque::new(),
             moved: None,
             position,
+            ahead: None,
             sent: Sent::default(),
         }
     }
@@ -203,11 +218,13 @@ impl<'a> Send<'a> {
     /// # Errors
     /// When a node or record cannot be read.
     pub fn chunk(&mut self) -> Result<Option<Vec<Item>>, StreamError> {
-        let mut batch = self.batch()?;
-        if batch.is_empty() {
-            return Ok(None);
-        }
-        let items = self.items(&mut batch)?;
+        let coming = match self.ahead.take() {
+            Some(coming) => Some(coming),
+            None => self.coming()?,
+        };
+        let Some(coming) = coming else { return Ok(None) };
+        self.ahead = self.coming()?;
+        let items = self.items(coming)?;
         self.sent.end.items += items.len() as u64;
         for item in &items {
             self.sent.bytes += size_of(item);
@@ -344,14 +361,17 @@ impl<'a> Send<'a> {
         }
     }
 
-    /// The items of a chunk.
-    fn items(&mut self, batch: &mut [Found]) -> Result<Vec<Item>, StreamError> {
+    /// The next chunk, its records asked for; none at the end.
+    fn coming(&mut self) -> Result<Option<Coming>, StreamError> {
+        let batch = self.batch()?;
+        if batch.is_empty() {
+            return Ok(None);
+        }
         let from_guid = self.from.guid();
         let to_guid = self.to.record().guid;
-        // Where each extent's record is, if it need not be read.
         let mut places: Vec<Option<Place>> = Vec::with_capacity(batch.len());
         let mut wanted: Vec<BlockPtr> = Vec::new();
-        for found in batch.iter() {
+        for found in &batch {
             let Found::Extent(key, extent, before) = found else {
                 places.push(None);
                 continue;
@@ -369,28 +389,35 @@ impl<'a> Send<'a> {
             }
             places.push(place);
         }
-        let mut read = self.read(&wanted)?;
+        let fetch = self.pool.store().start_fetch(wanted.iter().copied());
+        Ok(Some(Coming { batch, places, wanted, fetch }))
+    }
+
+    /// The items of a chunk.
+    fn items(&mut self, coming: Coming) -> Result<Vec<Item>, StreamError> {
+        let Coming { batch, places, wanted, fetch } = coming;
+        let mut read = self.read(&wanted, fetch)?;
         let mut items = Vec::with_capacity(batch.len());
-        for (found, place) in batch.iter_mut().zip(places) {
+        for (found, place) in batch.into_iter().zip(places) {
             items.push(match found {
-                Found::Clear(key) => Item::Clear(*key),
-                Found::Keep(key) => Item::Keep(*key),
-                Found::Remove(key) => Item::Remove(*key),
-                Found::Put(key, value) => Item::Put(*key, std::mem::take(value).into()),
+                Found::Clear(key) => Item::Clear(key),
+                Found::Keep(key) => Item::Keep(key),
+                Found::Remove(key) => Item::Remove(key),
+                Found::Put(key, value) => Item::Put(key, value.into()),
                 Found::Extent(key, extent, _) => {
-                    let Extent { len, block_offset, logical, ptr, .. } = *extent;
+                    let Extent { len, block_offset, logical, ptr, .. } = extent;
                     let cover = Cover { len, block_offset, logical };
                     if let Some(place) = place {
-                        items.push(Item::Same(*key, cover, place));
+                        items.push(Item::Same(key, cover, place));
                         continue;
                     }
                     let missing = || PoolError::Unreadable { id: ptr.id, cause: "it was not read".into() };
                     let (header, bytes) = read.remove(&ptr.id).ok_or_else(missing)?;
-                    match self.written_for(*key, ptr.id, &header)? {
-                        Some(place) => Item::Same(*key, cover, place),
+                    match self.written_for(key, ptr.id, &header)? {
+                        Some(place) => Item::Same(key, cover, place),
                         None => {
                             let payload = bytes.slice(header.before_content() as usize..);
-                            Item::Data(*key, cover, Stored { codec: header.info.codec, payload })
+                            Item::Data(key, cover, Stored { codec: header.info.codec, payload })
                         }
                     }
                 }
@@ -462,9 +489,13 @@ impl<'a> Send<'a> {
     }
 
     /// Blocks as they are stored, verified.
-    fn read(&self, wanted: &[BlockPtr]) -> Result<HashMap<BlockId, (CheckedHeader, Bytes)>, StreamError> {
+    fn read(
+        &self,
+        wanted: &[BlockPtr],
+        fetch: Fetch,
+    ) -> Result<HashMap<BlockId, (CheckedHeader, Bytes)>, StreamError> {
         let store = self.pool.store();
-        let arrived = store.fetch(wanted.iter().copied());
+        let arrived = store.fetched(fetch);
         let workers = &store.world.workers;
         let proved = workers.map(arrived.len(), |i| store.prove(arrived[i].0, &arrived[i].1));
         let whole = arrived.into_iter().zip(proved);

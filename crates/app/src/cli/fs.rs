@@ -2,7 +2,8 @@
 
 use super::{
     Session, fs_bookmark, fs_clone, fs_create, fs_destroy, fs_diff, fs_hold, fs_list, fs_mount,
-    fs_properties, fs_receive, fs_rename, fs_rollback, fs_send, fs_snapshot, fs_space, fs_trash,
+    fs_properties, fs_receive, fs_rename, fs_replicate, fs_rollback, fs_send, fs_snapshot, fs_space,
+    fs_trash,
 };
 use crate::api::Result;
 use clap::Subcommand;
@@ -36,6 +37,8 @@ pub enum Verb {
     /// Receives what was sent, from standard input
     #[command(visible_alias = "recv")]
     Receive(fs_receive::Args),
+    /// Keeps a dataset like another: sends the snapshots that it lacks, here or by ssh
+    Replicate(fs_replicate::Args),
     /// Tells how much space the snapshots of a dataset hold, alone and together
     Space(fs_space::Args),
     /// Places a hold on snapshots: while there is one, they cannot be destroyed
@@ -83,6 +86,7 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
         Verb::Diff(args) => fs_diff::run(args, session),
         Verb::Send(args) => fs_send::run(args, session),
         Verb::Receive(args) => fs_receive::run(args, session),
+        Verb::Replicate(args) => fs_replicate::run(&args, session),
         Verb::Hold(args) => fs_hold::hold(args, session),
         Verb::Release(args) => fs_hold::release(args, session),
         Verb::Holds(args) => fs_hold::holds(args, session),

@@ -1,31 +1,31 @@
 //! `larder fs send`.
 
 use super::args::Json;
+use super::progress::Progress;
+use super::side::{Failure, Place, Receiver, Way};
 use super::{Session, out};
 use crate::api::stream::{PART_DATA, PART_PLAN, Planned, Send};
 use crate::api::{ApiError, ErrorKind, Result};
 use crate::render;
-use crate::render::scan::duration;
 use larder_pool::property::format_size;
 use larder_stream::Token;
 use std::io::{IsTerminal, Write};
-use std::time::{Duration, Instant};
-
-/// Time between two lines of progress.
-const TELL: Duration = Duration::from_secs(1);
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
 // Help is --help alone: -h is a flag of zfs-send(8).
 #[command(
     disable_help_flag = true,
-    override_usage = "send [OPTIONS] [-i|-I FROM] DATASET@NAME
+    override_usage = "send [OPTIONS] [-i|-I FROM] DATASET@NAME [[[USER@]HOST:]TARGET]
        send [OPTIONS] -t <receive_resume_token>",
-    after_help = "The stream goes to standard output: a pipe, or a file. Records go as they are stored, and what is shared stays
-shared; so -L, -c, -e, -D and -w change nothing. An increment reads only what changed. It may build upon a bookmark,
-whose snapshot is gone here, if the other side has that snapshot.
-To go on where a stream broke off: -t receive_resume_token, as larder fs get tells on the receiving side.
-Example: larder fs send tank/home@monday | ssh backup larder fs receive -s pool/home
+    after_help = "The stream goes to standard output: a pipe, or a file; or, with a TARGET, to larder fs receive -s there, by ssh where
+a host is named. Records go as they are stored, and what is shared stays shared; so -L, -c, -e, -D and -w change
+nothing. An increment reads only what changed. It may build upon a bookmark, whose snapshot is gone here, if the other
+side has that snapshot.
+To go on where a stream broke off: -t receive_resume_token, as larder fs get tells on the receiving side. With a TARGET
+that is done by itself.
+Example: larder fs send tank/home@monday root@backup:pool/home
+         larder fs send --ssh 'ssh -p 2222' -I @monday tank/home@friday backup:pool/home
          larder fs send -i @monday tank/home@tuesday | ssh backup larder fs receive -s pool/home
          larder fs send -i '#monday' tank/home@tuesday | ssh backup larder fs receive -s pool/home
          larder fs send -R tank@monday > /media/usb/tank.stream"
@@ -83,9 +83,14 @@ pub struct Args {
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
     #[command(flatten)]
+    way: Way,
+    #[command(flatten)]
     json: Json,
     #[arg(value_name = "DATASET@NAME", required_unless_present = "token")]
     snapshot: Option<String>,
+    /// Dataset that receives it, on another machine or in another pool
+    #[arg(value_name = "TARGET")]
+    target: Option<String>,
 }
 
 /// Runs it.
@@ -94,9 +99,10 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     if dry_run && let Some(token) = &args.token {
         tell_token(token);
     }
-    if !dry_run && std::io::stdout().is_terminal() {
+    let place = args.target.as_deref().map(|target| Place::parse(target, &args.way)).transpose()?;
+    if !dry_run && place.is_none() && std::io::stdout().is_terminal() {
         return Err(ApiError::usage("a stream cannot be written to a terminal")
-            .hint("redirect standard output to a file, or pipe it: larder fs send … | larder fs receive …"));
+            .hint("name a target: larder fs send DATASET@NAME [HOST:]TARGET; or redirect standard output to a file, or pipe it"));
     }
     let intermediates = args.all_since.is_some();
     let request = Send {
@@ -108,31 +114,112 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         holds: args.holds,
         skip_missing: args.skip_missing,
         dry_run,
-        measured: dry_run || args.verbose > 0 || std::io::stderr().is_terminal(),
+        measured: dry_run || args.verbose > 0 || Progress::is_watched(),
         token: args.token,
     };
     let request = request.checked()?;
     let style = Style { verbose: args.verbose > 0, parsable: args.parsable, json: args.json.json, dry_run };
-    let mut progress = Progress::new(style);
-    let mut output = std::io::stdout().lock();
-    session.client.send(&request, &mut |kind, bytes| {
+    match place.filter(|_| !dry_run) {
+        Some(place) => to_place(session, request, style, &place)?,
+        None => send(session, &request, style, &mut Output::Standard)?,
+    }
+    Ok(0)
+}
+
+/// Sends to another dataset, after what is left of a stream that broke off there.
+fn to_place(session: &Session, mut request: Send, style: Style, place: &Place) -> Result<()> {
+    // With -R there may be several, below: the other side names the first that it meets.
+    if let Some(token) = token_at(place).filter(|_| !request.replicate) {
+        let whole = request.snapshot.clone();
+        let name = Token::decode(&token).map(|token| token.name).unwrap_or_default();
+        let is_between = request.intermediates && dataset_of(&name) == dataset_of(&whole);
+        if name != whole && !is_between {
+            let message = format!("'{}' has a part of another stream, of {name}", place.told(""));
+            return Err(ApiError::new(ErrorKind::Busy, message)
+                .hint(format!("there: larder fs receive -A {} drops it", place.dataset)));
+        }
+        out::complain(&format!("{}: going on with {name}, where it broke off", place.told("")));
+        let rest = Send { token: Some(token), measured: request.measured, ..Send::default() };
+        send(session, &rest, style, &mut Output::start(place)?)?;
+        if name == whole {
+            return Ok(());
+        }
+        request.from = Some(name);
+    }
+    send(session, &request, style, &mut Output::start(place)?)
+}
+
+fn dataset_of(snapshot: &str) -> &str {
+    snapshot.split('@').next().unwrap_or_default()
+}
+
+/// The token of a target; none where it is not there yet, or cannot be asked: the stream will be told why.
+fn token_at(place: &Place) -> Option<String> {
+    let arguments = ["fs", "get", "-Hpo", "value", "receive_resume_token", &place.dataset];
+    let token = place.side.run(&arguments).ok()?.trim().to_owned();
+    Some(token).filter(|token| token != "-" && !token.is_empty())
+}
+
+/// Where a stream goes.
+enum Output {
+    Standard,
+    Place(Option<Receiver>),
+}
+
+impl Output {
+    fn start(place: &Place) -> Result<Self> {
+        let started = place.side.receive(&[], &place.dataset);
+        Ok(Self::Place(Some(started.map_err(Failure::into_error)?)))
+    }
+
+    fn take(&mut self, piece: &[u8]) -> Result<()> {
+        let failed =
+            |why: String| ApiError::new(ErrorKind::Denied, format!("cannot write the stream: {why}"));
+        match self {
+            Self::Standard => {
+                std::io::stdout().lock().write_all(piece).map_err(|error| failed(error.to_string()))
+            }
+            Self::Place(receiver) => match receiver.as_mut().is_some_and(|receiver| receiver.take(piece)) {
+                true => Ok(()),
+                false => Err(failed("nobody takes it".to_owned())),
+            },
+        }
+    }
+
+    /// Ends it, after an outcome of sending: where the other side failed too, that is why.
+    fn end(&mut self, sent: Result<()>, was_taken: bool) -> Result<()> {
+        let Self::Place(receiver) = self else {
+            let flushed = std::io::stdout().flush();
+            let failed =
+                |error| ApiError::new(ErrorKind::Denied, format!("cannot write the stream: {error}"));
+            return sent.and(flushed.map_err(failed));
+        };
+        let received = receiver.take().map_or(Ok(Default::default()), Receiver::finish);
+        match (sent, received) {
+            // It only tells that the stream is not whole.
+            (Err(error), Err(_)) if was_taken => Err(error),
+            (_, Err(failure)) => Err(failure.into_error()),
+            (sent, Ok(_)) => sent,
+        }
+    }
+}
+
+fn send(session: &Session, request: &Send, style: Style, output: &mut Output) -> Result<()> {
+    let mut telling = Telling { style, planned: Vec::new(), progress: Progress::of(0) };
+    let mut was_taken = true;
+    let sent = session.client.send(request, &mut |kind, bytes| {
         match kind {
-            PART_PLAN => progress.plan(bytes)?,
+            PART_PLAN => telling.plan(bytes)?,
             PART_DATA => {
-                let written = output.write_all(bytes);
-                written.map_err(|error| {
-                    ApiError::new(ErrorKind::Denied, format!("cannot write the stream: {error}"))
-                })?;
-                progress.sent(bytes.len() as u64);
+                output.take(bytes).inspect_err(|_| was_taken = false)?;
+                telling.sent(bytes.len() as u64);
             }
             _ => {}
         }
         Ok(())
-    })?;
-    let flushed = output.flush();
-    flushed.map_err(|error| ApiError::new(ErrorKind::Denied, format!("cannot write the stream: {error}")))?;
-    progress.end();
-    Ok(0)
+    });
+    telling.progress.end();
+    output.end(sent, was_taken)
 }
 
 /// Manner of telling.
@@ -144,27 +231,19 @@ struct Style {
     dry_run: bool,
 }
 
-struct Progress {
+struct Telling {
     style: Style,
     planned: Vec<Planned>,
-    total: u64,
-    sent: u64,
-    began: Instant,
-    told: Instant,
-    is_shown: bool,
+    progress: Progress,
 }
 
-impl Progress {
-    fn new(style: Style) -> Self {
-        let now = now();
-        Self { style, planned: Vec::new(), total: 0, sent: 0, began: now, told: now, is_shown: false }
-    }
-
+impl Telling {
     fn plan(&mut self, json: &[u8]) -> Result<()> {
         self.planned = serde_json::from_slice(json).map_err(|error| {
             ApiError::new(ErrorKind::Daemon, format!("the daemon did not say what it sends: {error}"))
         })?;
-        self.total = self.planned.iter().map(|one| one.bytes).sum();
+        let total = self.planned.iter().map(|one| one.bytes).sum();
+        self.progress = Progress::of(total);
         let Style { verbose, parsable, json, dry_run } = self.style;
         if json && dry_run {
             out::print_json(&render::json::reply("fs send", &self.planned));
@@ -187,8 +266,8 @@ impl Progress {
             });
         }
         lines.push_str(&match parsable {
-            true => format!("size\t{}\n", self.total),
-            false => format!("total estimated size is {}\n", format_size(self.total)),
+            true => format!("size\t{}\n", total),
+            false => format!("total estimated size is {}\n", format_size(total)),
         });
         // A dry run has nothing else to write; else the stream goes there.
         match dry_run {
@@ -199,41 +278,14 @@ impl Progress {
     }
 
     fn sent(&mut self, bytes: u64) {
-        self.sent += bytes;
-        let now = now();
-        if now.duration_since(self.told) < TELL {
-            return;
-        }
-        self.told = now;
-        let to = self.planned.last().map_or("", |one| one.to.as_str());
+        let Some((seconds, moved)) = self.progress.add(bytes) else { return };
         if self.style.verbose && self.style.parsable {
-            out::complain(&format!("{}\t{}\t{to}", self.began.elapsed().as_secs(), self.sent));
-        } else if self.style.verbose || std::io::stderr().is_terminal() {
-            let seconds = self.began.elapsed().as_secs_f64().max(0.001);
-            let rate = self.sent as f64 / seconds;
-            let left = self.total.saturating_sub(self.sent) as f64 / rate.max(1.0);
-            let line = format!(
-                "\r{} of {}, {}/s, {} left   ",
-                format_size(self.sent),
-                format_size(self.total),
-                format_size(rate as u64),
-                duration(left as i64),
-            );
-            eprint!("{line}");
-            self.is_shown = true;
+            let to = self.planned.last().map_or("", |one| one.to.as_str());
+            out::complain(&format!("{seconds}\t{moved}\t{to}"));
+        } else if self.style.verbose || Progress::is_watched() {
+            self.progress.show();
         }
     }
-
-    fn end(&self) {
-        if self.is_shown {
-            eprintln!();
-        }
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a command's own progress, of which no engine knows")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 /// What a token says, as zfs tells it.

@@ -21,6 +21,7 @@ mod fs_mount;
 mod fs_properties;
 mod fs_receive;
 mod fs_rename;
+mod fs_replicate;
 mod fs_rollback;
 mod fs_send;
 mod fs_snapshot;
@@ -53,11 +54,13 @@ mod pool_status;
 mod pool_trace;
 mod pool_trim;
 mod pool_wait;
+mod progress;
 mod restore;
 mod restore_copy;
 mod restore_place;
 mod sampling;
 mod selection;
+mod side;
 mod vdevs;
 mod versions;
 
@@ -383,6 +386,10 @@ mod tests {
             "zfs send -Lce -I tank/a@x tank/a@y",
             "zfs send -wLpbce -n -v -P -i @x tank/a@y",
             "zfs send -nvP -t 1-abc-10-def",
+            "larder fs send -I @x tank/a@y me@nas:tank/a",
+            "larder fs send --ssh false --remote-larder larder tank/a@y tank/b",
+            "larder fs replicate -rn tank/a me@nas:tank/a",
+            "larder fs replicate --policy --keep 3 -j nas:tank/a tank/b",
             "zfs receive -u -o compression=zstd -x atime -s -F tank/a",
             "zfs recv -A tank/a",
             "larder fs undestroy -r tank/a tank/b",

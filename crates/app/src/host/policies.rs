@@ -13,6 +13,7 @@ use crate::api::name::MAX_NAME;
 use crate::api::policy::{Kept, Ran};
 use crate::api::{ApiError, Result};
 use crate::policy::{self, FORMAT, Fate, Format, MARK, Period, Policy, Snapshot};
+use crate::replicate::{self, REPLICATED};
 use larder_files::{FsError, Mount};
 use larder_format::DatasetId;
 use larder_format::tables::SnapshotRecord;
@@ -61,14 +62,26 @@ pub fn format_of(pool: &Pool, dataset: DatasetId) -> Format {
 pub fn snapshots_of(pool: &Pool, dataset: DatasetId) -> (Vec<MarkedSnapshot>, Vec<Snapshot>) {
     let marked = pool.marked_snapshots(dataset, MARK);
     let last = pool.newest_snapshot(dataset).map(|newest| newest.high);
+    let behind = behind(pool, dataset).map(|(through, _)| through);
     let one = |of: &MarkedSnapshot| Snapshot {
         created: of.record.created.secs,
         periods: policy::marked(&of.value),
         is_held: of.held_by.is_some(),
+        is_unreplicated: behind.is_some_and(|through| of.record.commit.get() > through),
         is_last: last == Some(of.record.high),
     };
     let snapshots = marked.iter().map(one).collect();
     (marked, snapshots)
+}
+
+/// The target that lacks most of a dataset's snapshots, behind the commit through which it has them. What a parent
+/// replicates says nothing of its children.
+fn behind(pool: &Pool, dataset: DatasetId) -> Option<(u64, String)> {
+    let own = pool.dataset(dataset)?.local_properties();
+    let told = own.iter().filter_map(|(name, value)| {
+        Some((replicate::replicated_through(value), replicate::target_of(name.strip_prefix(REPLICATED)?)))
+    });
+    told.min()
 }
 
 /// Reason why one stays.
@@ -173,7 +186,7 @@ impl Policies {
                         Err(Stays::Used(why)) => ran.kept.push(Kept { name, why }),
                         Err(Stays::Failed(error)) => ran.failed.push(error),
                     },
-                    _ => ran.kept.extend(kept(one, name, fate)),
+                    _ => ran.kept.extend(self.kept(one, name, fate)),
                 }
             }
         }
@@ -228,29 +241,34 @@ impl Policies {
             for (name, periods) in due {
                 ran.taken.push(self.full(dataset, &name));
                 snapshots.iter_mut().for_each(|snapshot| snapshot.is_last = false);
-                snapshots.push(Snapshot { created: now, periods, is_held: false, is_last: true });
+                let (is_held, is_unreplicated) = (false, false);
+                snapshots.push(Snapshot { created: now, periods, is_held, is_unreplicated, is_last: true });
             }
             let fates = policy::fates(&policy_of(&self.pool, dataset), now, &snapshots);
             for (one, fate) in marked.iter().zip(fates) {
                 let name = self.full(dataset, &one.record.name);
                 match fate {
                     Fate::Goes => ran.destroyed.push(name),
-                    _ => ran.kept.extend(kept(one, name, fate)),
+                    _ => ran.kept.extend(self.kept(one, name, fate)),
                 }
             }
         }
         ran
     }
-}
 
-/// One that is too many and stays all the same.
-fn kept(one: &MarkedSnapshot, name: String, fate: Fate) -> Option<Kept> {
-    let why = match fate {
-        Fate::Held => format!("it is held by {}", one.held_by.as_deref().unwrap_or("somebody")),
-        Fate::Last => "it is the last one of its dataset".to_owned(),
-        Fate::Wanted | Fate::Goes => return None,
-    };
-    Some(Kept { name, why })
+    /// One that is too many and stays all the same.
+    fn kept(&self, one: &MarkedSnapshot, name: String, fate: Fate) -> Option<Kept> {
+        let why = match fate {
+            Fate::Held => format!("it is held by {}", one.held_by.as_deref().unwrap_or("somebody")),
+            Fate::Unreplicated => {
+                let target = behind(&self.pool, one.record.dataset).map(|(_, target)| target);
+                format!("{} lacks it: larder fs replicate", target.as_deref().unwrap_or("a target"))
+            }
+            Fate::Last => "it is the last one of its dataset".to_owned(),
+            Fate::Wanted | Fate::Goes => return None,
+        };
+        Some(Kept { name, why })
+    }
 }
 
 /// Policies of a pool as its maintainer keeps them, round by round.

@@ -14,7 +14,7 @@
 //! now, by a clock that was ahead or is behind, *pushes out no other*; it goes itself once as many as are kept, dated
 //! rightly, were taken after it. Those of a period without a count (`none`) stay, and so does a snapshot with several
 //! periods as long as one of them wants it. Never destroyed are the newest snapshot of a dataset, of whatever origin,
-//! and held ones.
+//! held ones, and those that a target of [`crate::replicate`] lacks.
 
 pub mod sanoid;
 
@@ -173,6 +173,8 @@ pub struct Snapshot {
     pub periods: Vec<Period>,
     /// It is held.
     pub is_held: bool,
+    /// It was not replicated to all targets yet.
+    pub is_unreplicated: bool,
     /// It is the newest of its dataset's snapshots, of whatever origin.
     pub is_last: bool,
 }
@@ -186,6 +188,8 @@ pub enum Fate {
     Goes,
     /// It would be, if it were not held.
     Held,
+    /// It would be, if all targets had it, or a newer one.
+    Unreplicated,
     /// It would be, if there were a newer one.
     Last,
 }
@@ -234,6 +238,7 @@ pub fn fates(policy: &Policy, now: i64, snapshots: &[Snapshot]) -> Vec<Fate> {
     let fate = |(snapshot, wanted): (&Snapshot, bool)| match snapshot {
         _ if wanted => Fate::Wanted,
         Snapshot { is_held: true, .. } => Fate::Held,
+        Snapshot { is_unreplicated: true, .. } => Fate::Unreplicated,
         Snapshot { is_last: true, .. } => Fate::Last,
         _ => Fate::Goes,
     };

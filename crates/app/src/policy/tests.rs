@@ -37,7 +37,13 @@ impl World {
         let due = due(&self.policy, now, &self.snapshots);
         for (_, periods) in self.format.names(now, &due) {
             self.snapshots.iter_mut().for_each(|snapshot| snapshot.is_last = false);
-            self.snapshots.push(Snapshot { created: now, periods, is_held: false, is_last: true });
+            self.snapshots.push(Snapshot {
+                created: now,
+                periods,
+                is_held: false,
+                is_unreplicated: false,
+                is_last: true,
+            });
         }
         (due, self.prune(now))
     }
@@ -258,6 +264,7 @@ fn a_snapshot_of_the_future_pushes_out_no_other() {
         created: now + days * DAY,
         periods: vec![Period::Daily],
         is_held: false,
+        is_unreplicated: false,
         is_last: false,
     };
     use Fate::*;
@@ -284,6 +291,7 @@ fn held_ones_the_last_one_and_those_without_a_count_stay() {
         created: now - 1000 * DAY,
         periods: period.to_vec(),
         is_held: false,
+        is_unreplicated: false,
         is_last: false,
     };
     let held = |period: &[Period]| Snapshot { is_held: true, ..one(period) };
@@ -297,6 +305,8 @@ fn held_ones_the_last_one_and_those_without_a_count_stay() {
     assert_eq!(fates(&Policy::new(), now, &all), [Wanted; 5], "no policy: none of them");
     let last = [one(&[Daily]), Snapshot { is_last: true, ..one(&[Daily]) }];
     assert_eq!(fates(&policy(&[(Daily, 0)]), now, &last), [Goes, Last]);
+    let lacking = [Snapshot { is_unreplicated: true, ..one(&[Daily]) }, one(&[Daily])];
+    assert_eq!(fates(&policy(&[(Daily, 0)]), now, &lacking), [Unreplicated, Goes]);
     // One for several periods stays while one of them wants it, or has no count.
     let shared = [one(&[Hourly, Daily]), one(&[Hourly]), one(&[Hourly])];
     assert_eq!(fates(&policy(&[(Hourly, 1), (Daily, 1)]), now, &shared), [Wanted, Goes, Wanted]);

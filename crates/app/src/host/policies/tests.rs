@@ -224,6 +224,38 @@ fn what_is_used_or_held_or_taken_by_hand_stays_and_keeps_no_other() {
 }
 
 #[test]
+fn what_a_target_lacks_stays_until_it_has_it() {
+    let (bed, clock) = bed();
+    bed.tank(&["tank/a", "tank/a/b"]);
+    bed.host.fs_set(set(&["tank/a"], &[("snapshots_hourly", "9")])).unwrap();
+    take_hourly(&bed, &clock, "tank/a", 4);
+    let taken = records(&bed, "tank/a");
+    let (nas, attic) = ("larder:replicated:nas:3atank::a", "larder:replicated:attic");
+    let through = |at: usize| format!("{} tank/a@{}", taken[at].commit, taken[at].name);
+    let replicated = |name: &str, value: &str| bed.host.fs_set(set(&["tank/a"], &[(name, value)])).unwrap();
+    replicated(nas, &through(1));
+    replicated(attic, &through(2));
+    bed.host.fs_set(set(&["tank/a"], &[("snapshots_hourly", "1")])).unwrap();
+    let ran = run(&bed.host, &["tank/a"]);
+    let newest = names(&bed, "tank/a").pop().unwrap();
+    assert_eq!(names(&bed, "tank/a/b").len(), 1, "a child goes by its own");
+    let all = [taken[2].name.clone(), taken[3].name.clone(), newest.clone()];
+    assert_eq!(names(&bed, "tank/a"), all, "the target that has least counts");
+    let why: Vec<_> = ran.kept.iter().map(|kept| kept.why.as_str()).collect();
+    assert_eq!(why, ["nas:tank/a lacks it: larder fs replicate"; 2]);
+    // A value that cannot be read is no reason to destroy.
+    replicated(nas, "unknown");
+    run(&bed.host, &["tank/a"]);
+    assert_eq!(names(&bed, "tank/a"), all);
+    replicated(nas, &through(3));
+    run(&bed.host, &["tank/a"]);
+    assert_eq!(names(&bed, "tank/a"), all[1..], "the other one still lacks it");
+    bed.host.fs_inherit(inherit(attic, &["tank/a"])).unwrap();
+    run(&bed.host, &["tank/a"]);
+    assert_eq!(names(&bed, "tank/a"), [newest]);
+}
+
+#[test]
 fn a_rehearsal_tells_what_would_be_done_and_does_nothing() {
     let (bed, _) = bed();
     let live = bed.tank(&["tank/a", "tank/b"]);

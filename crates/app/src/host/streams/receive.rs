@@ -9,6 +9,8 @@ use crate::api::fs::Set;
 use crate::api::name::{check_dataset, check_snapshot, pool_of};
 use crate::api::stream::{Abort, Below, Receive as Request, Received, ReceivedSnapshot};
 use crate::api::{ApiError, Done, ErrorKind, Properties, Result};
+use crate::replicate::REPLICATED;
+use larder_format::DatasetId;
 use larder_format::tables::SnapshotRecord;
 use larder_pool::{Dataset, Incoming, PoolError, ReceiveAs};
 use larder_stream::wire::{
@@ -164,7 +166,7 @@ impl Coming<'_> {
     }
 
     /// Nothing is kept of a stream, nor the dataset that was made for it.
-    fn drop_rest(&self, target: larder_format::DatasetId, made: bool, full: &str) {
+    fn drop_rest(&self, target: DatasetId, made: bool, full: &str) {
         let pool = &self.live.pool;
         let dropped = pool.abort_receive(target).and_then(|_| {
             let goes = made && self.live.table.path(target).is_none() && pool.is_untouched(target)?;
@@ -289,9 +291,8 @@ impl Coming<'_> {
             let message = format!("cannot restore to {full}@{own}: destination already exists");
             return Err(ApiError::new(ErrorKind::Exists, message).safe(NOTHING_CHANGED));
         }
-        if let Some(record) = pool.received(id)
-            && begin.flags & BEGIN_RESUMED == 0
-        {
+        let goes_on = begin.flags & BEGIN_RESUMED != 0 || self.begins_anew(id, begin);
+        if let Some(record) = pool.received(id).filter(|_| !goes_on) {
             if !record.resumable {
                 return Err(ApiError::new(
                     ErrorKind::Busy,
@@ -306,7 +307,7 @@ impl Coming<'_> {
             )));
         }
         if begin.from == 0 {
-            if begin.flags & BEGIN_RESUMED != 0 {
+            if goes_on {
                 return Ok(Some((dataset, None)));
             }
             let snapshots = pool.snapshots(id);
@@ -346,6 +347,11 @@ impl Coming<'_> {
         let pool = &self.live.pool;
         let found = self.check(full, own, begin)?;
         let is_resumed = begin.flags & BEGIN_RESUMED != 0;
+        if let Some((dataset, _)) = &found
+            && self.begins_anew(dataset.id(), begin)
+        {
+            return Ok(pool.resume_receive(dataset.id())?);
+        }
         if is_resumed {
             let none = || {
                 let message = format!("'{full}' has no stream that could go on");
@@ -380,6 +386,15 @@ impl Coming<'_> {
         let record = Receive::record(begin, own, base, seed, self.request.resumable && !self.is_zfs, made);
         let incoming = pool.receive(dataset.id(), record, begin.salt);
         Ok(incoming.inspect_err(|_| self.drop_rest(dataset.id(), made, full))?)
+    }
+
+    /// Whether a stream is one that broke off before anything came: its rest is all of it.
+    fn begins_anew(&self, target: DatasetId, begin: &Begin) -> bool {
+        let record = self.live.pool.received(target).filter(|record| record.resumable && !self.is_zfs);
+        record.is_some_and(|record| {
+            begin.flags & BEGIN_RESUMED == 0
+                && (record.to, record.from, record.position) == (begin.to, begin.from, None)
+        })
     }
 
     /// The snapshot that the clone `full` began as: where several datasets have it, that of the nearest.
@@ -476,18 +491,15 @@ impl Coming<'_> {
     }
 
     /// Properties that came with a snapshot, but for those that nobody wants here.
-    fn set_properties(
-        &mut self,
-        target: larder_format::DatasetId,
-        begin: &Begin,
-        record: &SnapshotRecord,
-    ) -> Result<()> {
+    fn set_properties(&mut self, target: DatasetId, begin: &Begin, record: &SnapshotRecord) -> Result<()> {
         let pool = &self.live.pool;
         let mut properties: BTreeMap<String, String> = begin.properties.iter().cloned().collect();
         properties.extend(self.properties.take().unwrap_or_default());
+        // Where the sender replicates to is nothing that this dataset does.
         let without = |name: &str| {
             self.request.without.iter().any(|one| one == name)
                 || PLACES.contains(&name)
+                || name.starts_with(REPLICATED)
                 || self.request.properties.contains_key(name)
         };
         // A limit that does not fit here, or a value that cannot be, is no reason to refuse the data.
