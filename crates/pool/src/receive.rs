@@ -475,6 +475,10 @@ impl Pool {
             if receiving.base.is_some() {
                 return Err(PoolError::NotFound("the snapshot that the stream builds upon".into()));
             }
+            // It became one meanwhile: names of its origin's lineage are hashed otherwise.
+            if self.origin_key(target).is_some() {
+                return Err(PoolError::Busy(format!("{full} is a clone")));
+            }
             let has_content = self.newest_snapshot(target).is_some();
             if has_content {
                 return Err(PoolError::Busy(format!("{full} has snapshots")));

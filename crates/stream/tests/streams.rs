@@ -572,6 +572,28 @@ fn snapshots_in_the_trash_are_not_in_the_way_of_a_stream() {
 }
 
 #[test]
+fn what_became_a_clone_meanwhile_takes_no_whole_stream() {
+    let (a, b) = (source(KINDS[0]), target());
+    let mut work = Work::new(3);
+    (0..60).for_each(|_| work.step(&a));
+    take(&a, "one");
+    let whole = encode(&frames(&a.pool, "tank", None, "one", None));
+    receive(&b.pool, "tank/r", &whole[..whole.len() - 60], ReceiveAs::Next).unwrap_err();
+    let there = id(&b.pool, "tank/r");
+    b.pool.snapshot(there, "local").unwrap();
+    let clone = b.pool.clone_snapshot(there, "local", "tank/clone", BTreeMap::new()).unwrap().id();
+    b.pool.promote(clone).unwrap();
+    for with in [ReceiveAs::Next, ReceiveAs::Replacement] {
+        let position = b.pool.received(there).and_then(|found| found.position);
+        let rest = encode(&frames(&a.pool, "tank", None, "one", position));
+        let refused = receive(&b.pool, "tank/r", &rest, with).unwrap_err();
+        assert!(refused.to_string().contains("tank/r is a clone"), "{refused}");
+    }
+    b.pool.abort_receive(there).unwrap();
+    check(&b);
+}
+
+#[test]
 fn a_base_that_goes_into_the_trash_meanwhile_comes_back() {
     let (b, there, stream, seen) = {
         let (_a, b, stream, seen) = half_way(3);

@@ -324,7 +324,7 @@ fn brought_up(shelf: &Shelf, old: &Model, root: BlockPtr, high: BlockId, max: us
 
 #[test]
 fn a_tree_tells_by_its_ids_what_an_older_one_had_not() {
-    for seed in 0..60 {
+    for seed in 0..if std::env::var_os("LARDER_LARGE").is_some() { 60 } else { 8 } {
         let (bench, states) = history(seed, 6);
         for (at, (old, _, high)) in states.iter().enumerate() {
             for (new, root, _) in &states[at..] {
@@ -360,6 +360,26 @@ fn what_goes_with_a_whole_leaf_is_told_though_its_neighbours_stay_as_they_are() 
             assert!(found == bench.model, "{count} leaves, {from}..{to}");
         }
         assert!(!bench.tree.take_blurred());
+    }
+}
+
+#[test]
+fn what_goes_with_a_level_of_the_tree_is_told_though_what_is_left_stays_as_it_was() {
+    for count in 2..6 {
+        // Each number of keys from either end: one of them leaves the first or the last leaf alone, untouched.
+        for gone in 1..count * 16 {
+            for (from, to) in [(0, gone), (gone, count * 16)] {
+                let mut bench = leaves(count);
+                let (old, high) =
+                    (bench.model.clone(), BlockId::new(bench.shelf.blocks.borrow().len() as u64));
+                bench.remove_range(Key::new(1, 1, from), Key::new(1, 1, to), usize::MAX);
+                bench.check();
+                bench.flush();
+                let root = bench.tree.committed_root().expect("it was flushed");
+                let (found, _) = brought_up(&bench.shelf, &old, root, high, 3);
+                assert!(found == bench.model, "{count} leaves, {from}..{to}");
+            }
+        }
     }
 }
 
