@@ -2,12 +2,13 @@
 //!
 //! `cargo run --release -p larder-benches --bin streams -- FOLDER` (see benches/README.md). Needs root: page caches
 //! are dropped before cold reads. Commands are timed whole, with the start of their processes, on two pools on files in
-//! FOLDER; a received snapshot is durable when its command ends. Beside them btrfs does the same, where there is one.
+//! FOLDER; a received snapshot is durable when its command ends. Beside them btrfs and zfs-fuse do the same, where they
+//! are installed.
 
 use clap::Parser;
 use larder_benches::content::Content;
-use larder_benches::daemon::{Daemon, Layout, POOL};
-use larder_benches::{MIB, timed};
+use larder_benches::daemon::{Daemon, Layout, POOL, pause};
+use larder_benches::{MIB, process, timed};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -45,6 +46,7 @@ fn main() {
     println!("| | figure | wanted | |\n|---|---|---|---|");
     larder(&args, folder.path());
     btrfs(&args, folder.path());
+    zfs_fuse(&args, folder.path());
 }
 
 fn told(what: &str, figure: &str, wanted: &str, is_reached: Option<bool>) {
@@ -190,8 +192,17 @@ fn larder(args: &Args, folder: &Path) {
     let what = format!("nothing changed in {} files", args.files);
     let is_reached = time <= Duration::from_millis(50) && size <= 10_240;
     told(&what, &format!("{:.0} ms, {size} B", time.as_secs_f64() * 1e3), "50 ms, 10 KB", Some(is_reached));
-    daemon.run(&["pool", "destroy", "--yes", ATTIC]);
-    daemon.run(&["pool", "destroy", "--yes", POOL]);
+    let budget = |pool: &str| -> u64 {
+        let told = daemon.run(&["pool", "get", "-Hp", "-o", "value", "memory", pool]);
+        told.trim().parse().expect("a number of bytes")
+    };
+    let (budgets, peak) =
+        (budget(POOL) + budget(ATTIC), process::peak_memory(daemon.pid()).expect("the daemon runs"));
+    let figure = format!("{} MiB", peak >> 20);
+    let what = format!("peak memory of the daemon, with budgets of {} MiB for two pools", budgets >> 20);
+    told(&what, &figure, "within", Some(peak <= budgets));
+    daemon.run(&["pool", "destroy", "--now", "--yes", ATTIC]);
+    daemon.run(&["pool", "destroy", "--now", "--yes", POOL]);
 }
 
 fn discard() -> Command {
@@ -243,4 +254,58 @@ fn btrfs(args: &Args, folder: &Path) {
         write_small(at, args.small, 4096);
     });
     places.iter().for_each(|place| run("umount", &[&path(place)]));
+}
+
+/// The same with zfs-fuse, on files in the same folder.
+fn zfs_fuse(args: &Args, folder: &Path) {
+    let runs = || Command::new("zpool").arg("list").output().is_ok_and(|out| out.status.success());
+    if Command::new("zfs-fuse").arg("--help").output().is_err() || runs() {
+        println!("\nzfs-fuse is not installed, or runs already.");
+        return;
+    }
+    let run = |program: &str, arguments: &[&str]| {
+        let done = Command::new(program).args(arguments).output().expect("it starts");
+        assert!(done.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    };
+    let path = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    let mut server = Command::new("zfs-fuse")
+        .args(["--no-daemon", "--pidfile", &path(&folder.join("zfs.pid"))])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    (0..100).take_while(|_| !runs()).for_each(|_| pause(Duration::from_millis(100)));
+    let (one, two) = (folder.join("z1"), folder.join("z2"));
+    for (pool, place) in [("zone", &one), ("ztwo", &two)] {
+        let devices = folder.join(format!("{pool}-devices"));
+        fs::create_dir(&devices).expect("a folder");
+        let image = devices.join("0");
+        File::create(&image).expect("a file").set_len(16 << 30).expect("it is sparse");
+        run("zpool", &["create", "-o", "cachefile=none", "-m", &path(place), pool, &path(&image)]);
+    }
+    let measure = |name: &str, what: &str, write: &dyn Fn(&Path)| {
+        run("zfs", &["create", &format!("zone/{name}")]);
+        write(&one.join(name));
+        let snapshot = format!("zone/{name}@a");
+        run("zfs", &["snapshot", &snapshot]);
+        run("zpool", &["export", "zone"]);
+        let devices = path(&folder.join("zone-devices"));
+        run("zpool", &["import", "-o", "cachefile=none", "-d", &devices, "zone"]);
+        forget();
+        let time = timed(|| {
+            let (mut send, mut receive) = (Command::new("zfs"), Command::new("zfs"));
+            send.args(["send", &snapshot]);
+            receive.args(["receive", &format!("ztwo/{name}")]);
+            piped(send, receive);
+        });
+        told(&format!("zfs-fuse: {what}"), &seconds(time), "", None);
+    };
+    measure("large", &format!("{} MiB sent and received, cold", args.mib), &|at| write_large(at, args.mib));
+    measure("small", &format!("{} files of 4 KiB sent and received, cold", args.small), &|at| {
+        write_small(at, args.small, 4096);
+    });
+    ["zone", "ztwo"].iter().for_each(|pool| run("zpool", &["destroy", pool]));
+    server.kill().expect("it runs");
+    server.wait().expect("it ends");
 }
