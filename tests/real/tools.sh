@@ -9,7 +9,8 @@ devices=($(devices))
 "$LARDER" personalities "$BED/links"
 PATH=$BED/links:$PATH
 zpool create -m "$MNT" tank mirror "${devices[0]}" "${devices[1]}"
-zpool create -m "$BED/mnt2" attic mirror "${devices[2]}" "${devices[3]}"
+# syncoid looks among all processes for one that receives into its target: no other script has a pool of this name.
+zpool create -m "$BED/mnt2" vault mirror "${devices[2]}" "${devices[3]}"
 for name in work work/child work/child/deep; do zfs create tank/$name; done
 mounted
 W=$MNT/work R=$BED/mnt2/work
@@ -61,85 +62,85 @@ for n in $(seq 100); do head -c $((n * 997)) /dev/urandom >"$W/tree/file $n"; do
 head -c 10M /dev/urandom >"$W/large"
 echo 1 >"$W/child/file"; echo 1 >"$W/child/deep/file"
 zfs snapshot tank/work@first
-check "syncoid, initial" says "Sending oldest full snapshot tank/work@first" sync -r tank/work attic/work
+check "syncoid, initial" says "Sending oldest full snapshot tank/work@first" sync -r tank/work vault/work
 check "it finds that receives can go on" bash -c "! grep -q 'resume feature not available' '$BED/out/said'"
 equal "all of it is there" "$W" "$R"
-check "intermediate snapshots, too" test "$(value guid tank/work@first)" = "$(value guid attic/work@first)"
+check "intermediate snapshots, too" test "$(value guid tank/work@first)" = "$(value guid vault/work@first)"
 echo 2 >>"$W/child/file"; rm "$W/tree/file 9"
 ls -lR "$R" >/dev/null; cat "$R/tree/file 10" "$R/child/file" >/dev/null
-check "incremental, over what was read meanwhile" says "Sending incremental tank/work/child@syncoid_" sync -r --no-rollback tank/work attic/work
+check "incremental, over what was read meanwhile" says "Sending incremental tank/work/child@syncoid_" sync -r --no-rollback tank/work vault/work
 equal "after that" "$W" "$R"
 check "of its own snapshots one is left here" test "$(snapshots tank/work | grep -c ^syncoid_)" = 1
-check "and there" test "$(snapshots attic/work | grep -c ^syncoid_)" = 1
+check "and there" test "$(snapshots vault/work | grep -c ^syncoid_)" = 1
 zfs snapshot -r tank/work@monday; echo 3 >"$W/three"; zfs snapshot -r tank/work@tuesday
-check "--no-sync-snap" says "NEWEST SNAPSHOT: tuesday" sync --no-sync-snap tank/work attic/work
-check "has those between" test "$(snapshots attic/work | tail -2 | tr '\n' ' ')" = "monday tuesday "
-check "again, nothing is to do" says "Nothing to do, not syncing" sync --no-sync-snap tank/work attic/work
+check "--no-sync-snap" says "NEWEST SNAPSHOT: tuesday" sync --no-sync-snap tank/work vault/work
+check "has those between" test "$(snapshots vault/work | tail -2 | tr '\n' ' ')" = "monday tuesday "
+check "again, nothing is to do" says "Nothing to do, not syncing" sync --no-sync-snap tank/work vault/work
 check "its options go through" sync --no-sync-snap --sendoptions='Lce' --recvoptions='u o compression=zstd x atime' \
-    --preserve-recordsize tank/work attic/options
-check "properties are as told" test "$(value compression,recordsize,mounted attic/options | tr '\n' ' ')" = "zstd 131072 no "
-check "--no-stream" says "sending newest full snapshot" sync --no-stream --no-sync-snap tank/work attic/newest
-check "--identifier" sync --identifier=other tank/work attic/newest
+    --preserve-recordsize tank/work vault/options
+check "properties are as told" test "$(value compression,recordsize,mounted vault/options | tr '\n' ' ')" = "zstd 131072 no "
+check "--no-stream" says "sending newest full snapshot" sync --no-stream --no-sync-snap tank/work vault/newest
+check "--identifier" sync --identifier=other tank/work vault/newest
 
 # A target that was changed.
 echo mine >"$R/mine"; echo 4 >"$W/four"
-check "changed there, --no-rollback" fails 2 "has been modified" sync --no-rollback tank/work attic/work
+check "changed there, --no-rollback" fails 2 "has been modified" sync --no-rollback tank/work vault/work
 check "what was changed is there" test "$(cat "$R/mine")" = mine
-check "without, it goes back first" sync tank/work attic/work
+check "without, it goes back first" sync tank/work vault/work
 check "and is as here" test ! -e "$R/mine" -a -e "$R/four"
-zfs create attic/foreign; echo mine >"$BED/mnt2/foreign/mine"; zfs snapshot attic/foreign@mine
-check "one that is another" fails 2 "Cowardly refusing to destroy your existing target" sync --no-sync-snap tank/work attic/foreign
-check "it is as it was" test "$(cat "$BED/mnt2/foreign/mine"),$(snapshots attic/foreign)" = mine,mine
-check "--force-delete" says "Removing attic/foreign" sync --force-delete --no-sync-snap tank/work attic/foreign
+zfs create vault/foreign; echo mine >"$BED/mnt2/foreign/mine"; zfs snapshot vault/foreign@mine
+check "one that is another" fails 2 "Cowardly refusing to destroy your existing target" sync --no-sync-snap tank/work vault/foreign
+check "it is as it was" test "$(cat "$BED/mnt2/foreign/mine"),$(snapshots vault/foreign)" = mine,mine
+check "--force-delete" says "Removing vault/foreign" sync --force-delete --no-sync-snap tank/work vault/foreign
 equal "it is ours now" "$W/tree" "$BED/mnt2/foreign/tree"
 zfs create tank/marked; echo 1 >"$MNT/marked/file"; zfs snapshot tank/marked@one
-check "--create-bookmark" sync --no-sync-snap --create-bookmark tank/marked attic/marked
+check "--create-bookmark" sync --no-sync-snap --create-bookmark tank/marked vault/marked
 zfs destroy tank/marked@one; echo 2 >>"$MNT/marked/file"; zfs snapshot tank/marked@two; zfs snapshot tank/marked@three
 check "goes on from it when its snapshot is gone" says "Sending incremental tank/marked#'one' ... two" \
-    sync --no-sync-snap --create-bookmark tank/marked attic/marked
+    sync --no-sync-snap --create-bookmark tank/marked vault/marked
 equal "and all is there" "$MNT/marked" "$BED/mnt2/marked"
-check "also what came between" test "$(snapshots attic/marked | xargs)" = "one two three"
+check "also what came between" test "$(snapshots vault/marked | xargs)" = "one two three"
 
 # Clones of what goes along.
 zfs create tank/set; zfs create tank/set/one; head -c 3M /dev/urandom >"$MNT/set/one/file"
 zfs snapshot tank/set/one@s; zfs clone tank/set/one@s tank/set/two; echo own >"$MNT/set/two/own"
-check "a clone" says "Clone is recreated on target attic/set/two" sync -r tank/set attic/set
-check "is one there" test "$(value origin attic/set/two)" = attic/set/one@s
-check "and takes little" test "$(value used attic/set/two)" -lt 1000000
-check "incrementally" sync -r tank/set attic/set
+check "a clone" says "Clone is recreated on target vault/set/two" sync -r tank/set vault/set
+check "is one there" test "$(value origin vault/set/two)" = vault/set/one@s
+check "and takes little" test "$(value used vault/set/two)" -lt 1000000
+check "incrementally" sync -r tank/set vault/set
 
 # Broken off.
 head -c 40M /dev/urandom >"$W/more"
 zfs snapshot tank/work@more
-zfs send -i "@$(snapshots attic/work | tail -1)" tank/work@more 2>/dev/null | head -c 15M | zfs receive -s -F attic/work 2>/dev/null || true
-check "a token is left" has_token attic/work
-check "syncoid goes on" says "Resuming interrupted zfs send/receive from tank/work to attic/work" sync tank/work attic/work
+zfs send -i "@$(snapshots vault/work | tail -1)" tank/work@more 2>/dev/null | head -c 15M | zfs receive -s -F vault/work 2>/dev/null || true
+check "a token is left" has_token vault/work
+check "syncoid goes on" says "Resuming interrupted zfs send/receive from tank/work to vault/work" sync tank/work vault/work
 equal "and all is there" "$W/tree" "$R/tree"
 same "what broke off, too" <(sha256sum <"$W/more") <(sha256sum <"$R/more")
 : >"$BED/out/killed"
-sync --source-bwlimit=8M tank/work attic/killed >"$BED/out/killed" 2>&1 &
+sync --source-bwlimit=8M tank/work vault/killed >"$BED/out/killed" 2>&1 &
 syncoid=$!
 within 30 grep -q "^INFO: Updating" "$BED/out/killed" || cat "$BED/out/killed"
 sleep 2
-check "who looks on is told of the receive" fails 1 "is already target of a zfs receive process" sync tank/work attic/killed
+check "who looks on is told of the receive" fails 1 "is already target of a zfs receive process" sync tank/work vault/killed
 kill -9 $(descendants $syncoid)
 wait $syncoid || true
-check "killed, a token is left" within 10 has_token attic/killed
-check "syncoid goes on with a new one" says "Resuming interrupted" sync tank/work attic/killed
+check "killed, a token is left" within 10 has_token vault/killed
+check "syncoid goes on with a new one" says "Resuming interrupted" sync tank/work vault/killed
 equal "which is whole" "$W/tree" "$BED/mnt2/killed/tree"
 zfs snapshot tank/work@base
-sync --no-sync-snap tank/work attic/work >/dev/null
+sync --no-sync-snap tank/work vault/work >/dev/null
 head -c 20M /dev/urandom >"$W/gone"; zfs snapshot tank/work@gone
-zfs send -i @base tank/work@gone 2>/dev/null | head -c 9M | zfs receive -s -F attic/work 2>/dev/null || true
+zfs send -i @base tank/work@gone 2>/dev/null | head -c 9M | zfs receive -s -F vault/work 2>/dev/null || true
 zfs destroy tank/work@gone
 check "what it was of is gone" says "resetting partially receive state because the snapshot source no longer exists" \
-    sync tank/work attic/work
+    sync tank/work vault/work
 same "and it began anew" <(sha256sum <"$W/gone") <(sha256sum <"$R/gone")
 
 # --- Lines that others execute, and the form in which they want answers.
 zfs create tank/lines; echo 1 >"$MNT/lines/file"; zfs create tank/lines/child
 zfs snapshot -r tank/lines@a; echo 2 >>"$MNT/lines/file"; zfs snapshot -r tank/lines@b
-zfs send tank/lines@a | zfs receive attic/lines
+zfs send tank/lines@a | zfs receive vault/lines
 T=$'\t'
 # zrepl
 check "zrepl lists" form 'tank(/\S+)?' zfs list -H -p -o name -r -t filesystem,volume tank
@@ -148,8 +149,8 @@ check "and snapshots" form 'tank/lines@[ab]\t\d+\t\d+\t\d+\t0' zfs list -H -p -o
 check "and properties" form 'tank/lines\t(zrepl:placeholder\t-\t-|guid\t\d+\t-|receive_resume_token\t-\t-|encryption\toff\t(-|default))' \
     zfs get -Hp -o name,property,value,source zrepl:placeholder,guid,receive_resume_token,encryption tank/lines
 check "plans" form '(incremental\ttank/lines@a\ttank/lines@b|size)\t\d+' zfs send -wLpbce -n -v -P -i @a tank/lines@b
-check "receives" bash -c "zfs send -Lce -i @a tank/lines@b | zfs recv -F -s -x mountpoint -o org.x:y=z attic/lines@b"
-check "makes placeholders" silent zfs create -o zrepl:placeholder=on -o mountpoint=none -o encryption=off attic/placeholder
+check "receives" bash -c "zfs send -Lce -i @a tank/lines@b | zfs recv -F -s -x mountpoint -o org.x:y=z vault/lines@b"
+check "makes placeholders" silent zfs create -o zrepl:placeholder=on -o mountpoint=none -o encryption=off vault/placeholder
 check "holds" silent zfs hold zrepl_STEP_J_x tank/lines@a
 check "tells of holds" form "tank/lines@a\tzrepl_STEP_J_x\t\S.*\d{4}" zfs holds -H tank/lines@a
 check "twice" fails 1 "cannot hold snapshot 'tank/lines@a': tag already exists on this dataset" zfs hold zrepl_STEP_J_x tank/lines@a
@@ -197,31 +198,31 @@ check "mounts" form "\S+\t(yes|no)" zfs list -H -t filesystem -o mountpoint,moun
 check "what was written since" form '\d+' zfs get -H -ovalue -p written@a tank/lines
 for flag in -L -e -c; do check "send $flag is tried" fails 1 cannot zfs send $flag zfs_autobackup_option_test; done
 check "recv -s is tried" fails 1 "cannot " zfs recv -s zfs_autobackup_option_test </dev/null
-check "recv -v tells" says "receiving full stream of tank/lines@c into attic/told@c" bash -c 'zfs send tank/lines@c | zfs recv -u -v attic/told'
+check "recv -v tells" says "receiving full stream of tank/lines@c into vault/told@c" bash -c 'zfs send tank/lines@c | zfs recv -u -v vault/told'
 check "destroy -v tells" says "will destroy tank/lines@c" zfs destroy -v tank/lines@c
 check "all, four fields" form '[^\t]+\t[^\t]+\t[^\t]*\t[^\t]+' zfs get -H -p -d 0 all tank/lines
 
 # --- zfs-autobackup and pyznap, which no distribution has.
 passed_over=
 if command -v zfs-autobackup >/dev/null; then
-    zfs create tank/auto; zfs create tank/auto/child; echo 1 >"$MNT/auto/child/file"; zfs create attic/auto
+    zfs create tank/auto; zfs create tank/auto/child; echo 1 >"$MNT/auto/child/file"; zfs create vault/auto
     zfs set autobackup:offsite=true tank/auto
-    check "zfs-autobackup" zfs-autobackup --allow-empty offsite attic/auto
+    check "zfs-autobackup" zfs-autobackup --allow-empty offsite vault/auto
     same "its replica" <(echo 1) "$BED/mnt2/auto/tank/auto/child/file"
     sleep 1; echo 2 >"$MNT/auto/child/file"
-    check "incrementally" zfs-autobackup --allow-empty --keep-source 1 --keep-target 1 --clear-mountpoint --rollback offsite attic/auto
-    check "thins out" test "$(snapshots tank/auto/child | wc -l),$(snapshots attic/auto/tank/auto/child | wc -l)" = 1,1
+    check "incrementally" zfs-autobackup --allow-empty --keep-source 1 --keep-target 1 --clear-mountpoint --rollback offsite vault/auto
+    check "thins out" test "$(snapshots tank/auto/child | wc -l),$(snapshots vault/auto/tank/auto/child | wc -l)" = 1,1
     same "the replica follows" <(echo 2) "$BED/mnt2/auto/tank/auto/child/.zfs/snapshot/$(snapshots tank/auto/child)/file"
     head -c 20M /dev/urandom >"$MNT/auto/more"; zfs snapshot tank/auto@offsite-20990101000000
-    zfs send -i "@$(snapshots attic/auto/tank/auto | tail -1)" tank/auto@offsite-20990101000000 2>/dev/null | head -c 9M |
-        zfs recv -s -F attic/auto/tank/auto 2>/dev/null || true
-    check "goes on with what broke off" zfs-autobackup --no-snapshot --rollback --debug offsite attic/auto
-    check "has it" test "$(value receive_resume_token attic/auto/tank/auto),$(snapshots attic/auto/tank/auto | tail -1)" = \
+    zfs send -i "@$(snapshots vault/auto/tank/auto | tail -1)" tank/auto@offsite-20990101000000 2>/dev/null | head -c 9M |
+        zfs recv -s -F vault/auto/tank/auto 2>/dev/null || true
+    check "goes on with what broke off" zfs-autobackup --no-snapshot --rollback --debug offsite vault/auto
+    check "has it" test "$(value receive_resume_token vault/auto/tank/auto),$(snapshots vault/auto/tank/auto | tail -1)" = \
         -,offsite-20990101000000
 else passed_over+=" zfs-autobackup"; fi
 if command -v pyznap >/dev/null; then
-    zfs create tank/pyznap; zfs create tank/pyznap/child; echo 1 >"$MNT/pyznap/child/file"; zfs create attic/pyznap
-    printf '%s\n' '[tank/pyznap]' 'frequent = 2' 'hourly = 1' 'snap = yes' 'clean = yes' 'dest = attic/pyznap' >"$BED/pyznap.conf"
+    zfs create tank/pyznap; zfs create tank/pyznap/child; echo 1 >"$MNT/pyznap/child/file"; zfs create vault/pyznap
+    printf '%s\n' '[tank/pyznap]' 'frequent = 2' 'hourly = 1' 'snap = yes' 'clean = yes' 'dest = vault/pyznap' >"$BED/pyznap.conf"
     zfs snapshot -r tank/pyznap@pyznap_2026-01-01_00:00:00_frequent; zfs snapshot -r tank/pyznap@pyznap_2026-01-01_00:01:00_frequent
     silently() { "$@" >"$BED/out/said" 2>&1 && ! grep -E 'ERROR|Traceback' "$BED/out/said"; }
     check "pyznap takes and cleans" silently pyznap --config "$BED/pyznap.conf" snap
@@ -303,5 +304,5 @@ else passed_over+=" sanoid's month"; fi
 
 [ -z "$passed_over" ] || echo "PASSED OVER $NAME, for want of the program:$passed_over"
 healthy
-check "the replicas are well" "$LARDER" pool check attic
+check "the replicas are well" "$LARDER" pool check vault
 finish "syncoid $(syncoid --version | sed -n 's/.*version //p' | head -1)${passed_over:+, passed over:$passed_over}"

@@ -235,29 +235,20 @@ impl Pool {
     fn parts_of(&self, key: TrashKey) -> Result<Vec<Part>> {
         let id = match key {
             TrashKey::Snapshot(high) => {
-                let of = {
-                    let snapshots = self.snapshots.lock();
-                    let record = snapshots.hidden_of(high).filter(|record| !snapshots.is_cloned(record));
-                    record.map(|record| (record.dataset, record.root))
-                };
-                return Ok(of.map_or_else(Vec::new, |(dataset, root)| {
-                    self.parts_of_snapshots(dataset, &BTreeMap::from([(high, root)]))
+                let record = self.snapshots.lock().hidden_of(high).cloned();
+                let record = record.filter(|record| !self.has_named_clone(record.dataset, high));
+                return Ok(record.map_or_else(Vec::new, |record| {
+                    self.parts_of_snapshots(record.dataset, &BTreeMap::from([(high, record.root)]))
                 }));
             }
             TrashKey::Dataset(id) => id,
         };
         let dataset = self.alive(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
-        let (all, cloned) = {
+        let all: BTreeMap<_, _> = {
             let snapshots = self.snapshots.lock();
-            let all: BTreeMap<_, _> =
-                snapshots.of(id).map(|one| (one.record.high, one.record.root)).collect();
-            let cloned: Vec<_> =
-                all.keys().map(|high| (*high, snapshots.clones((id, *high)).collect())).collect();
-            (all, cloned)
+            snapshots.of(id).map(|one| (one.record.high, one.record.root)).collect()
         };
-        let is_named = |clones: &Vec<DatasetId>| clones.iter().any(|clone| self.dataset(*clone).is_some());
-        let inherits = cloned.iter().rfind(|(_, clones)| is_named(clones)).map(|(high, _)| *high);
-        let Some(inherits) = inherits else {
+        let Some(inherits) = all.keys().rfind(|high| self.has_named_clone(id, **high)).copied() else {
             let mut parts = self.parts_of_snapshots(id, &all);
             parts.push(Part::Known(dataset.usage().own));
             return Ok(parts);
@@ -267,6 +258,26 @@ impl Pool {
         let mut parts = self.parts_of_snapshots(id, &above);
         parts.push(Part::Above(id, inherits));
         Ok(parts)
+    }
+
+    /// Whether a clone that is not in the trash itself began as a snapshot.
+    fn has_named_clone(&self, dataset: DatasetId, high: BlockId) -> bool {
+        let clones: Vec<_> = self.snapshots.lock().clones((dataset, high)).collect();
+        clones.into_iter().any(|clone| self.dataset(clone).is_some())
+    }
+
+    /// Whether a clone with a name needs all of it: letting go of it would bring nothing, now or with others.
+    fn lives_on(&self, key: TrashKey) -> bool {
+        match key {
+            TrashKey::Snapshot(high) => {
+                let of = self.snapshots.lock().hidden_of(high).map(|record| record.dataset);
+                of.is_some_and(|of| self.has_named_clone(of, high))
+            }
+            TrashKey::Dataset(_) => self.parts_of(key).is_ok_and(|parts| {
+                let goes_on = parts.iter().any(|part| matches!(part, Part::Above(..)));
+                goes_on && parts.iter().all(|part| self.space_of_part(part).is_ok_and(|bytes| bytes == 0))
+            }),
+        }
     }
 
     fn parts_of_snapshots(&self, dataset: DatasetId, of: &BTreeMap<BlockId, Option<BlockPtr>>) -> Vec<Part> {
@@ -492,7 +503,7 @@ impl Pool {
         };
         all.sort();
         for (stays, _, key) in all {
-            if stays && self.space_of_trashed(key).is_ok_and(|bytes| bytes == 0) {
+            if stays && self.lives_on(key) {
                 continue;
             }
             match self.let_go(key) {
@@ -582,9 +593,9 @@ impl Pool {
         let of: BTreeMap<_, _> = {
             let snapshots = self.snapshots.lock();
             let all = snapshots.of(dataset).map(|one| &one.record);
-            let is_trash = |one: &&SnapshotRecord| snapshots.is_trash(one) && !snapshots.is_cloned(one);
-            all.filter(is_trash).map(|one| (one.high, one.root)).collect()
+            all.filter(|one| snapshots.is_trash(one)).map(|one| (one.high, one.root)).collect()
         };
+        let of = of.into_iter().filter(|(high, _)| !self.has_named_clone(dataset, *high)).collect();
         self.parts_of_snapshots(dataset, &of)
     }
 

@@ -251,8 +251,7 @@ impl<'a> Send<'a> {
                 };
                 continue;
             };
-            // Of one that is gone it is not known where its records were: this many bytes at most.
-            let is_old = matches!(self.from, Base::Snapshot(_)) && extent.ptr.id <= self.from.high();
+            let is_old = extent.ptr.id <= self.from.high();
             if *before == Some(extent.ptr.id) || self.known.contains_key(&extent.ptr.id) || is_old {
                 self.sent.bytes += SAME;
                 continue;

@@ -30,6 +30,11 @@ fn seeds(few: u64, full: u64) -> u64 {
     if std::env::var_os("LARDER_FULL").is_some() { full } else { few }
 }
 
+/// The same for what takes long: a fifth of `all` in full, and all of it with `LARDER_LARGE`.
+fn long_seeds(few: u64, all: u64) -> u64 {
+    if std::env::var_os("LARDER_LARGE").is_some() { all } else { seeds(few, all / 5) }
+}
+
 /// A snapshot as anybody sees it: all entries of its tree, with contents in the place of blocks.
 type Seen = BTreeMap<Key, Vec<u8>>;
 
@@ -268,7 +273,7 @@ const KINDS: [&[(&str, &str)]; 3] = [
 
 #[test]
 fn a_replica_stays_equal_through_increments_that_break_off_and_go_on() {
-    for seed in 0..seeds(12, 120) {
+    for seed in 0..long_seeds(12, 240) {
         eprintln!("seed {seed}");
         let (a, b) = (source(KINDS[seed as usize % 3]), target());
         let mut work = Work::new(seed);
@@ -324,7 +329,7 @@ fn a_replica_stays_equal_through_increments_that_break_off_and_go_on() {
 
 #[test]
 fn a_power_cut_leaves_a_snapshot_whole_or_not_there_and_the_rest_may_come() {
-    for seed in 0..seeds(8, 80) {
+    for seed in 0..long_seeds(8, 160) {
         eprintln!("seed {seed}");
         let (a, b) = (source(KINDS[seed as usize % 3]), target());
         let mut work = Work::new(seed + 1000);

@@ -634,6 +634,31 @@ fn a_dataset_that_lives_on_in_a_clone_is_not_given_up_for_space() {
 }
 
 #[test]
+fn snapshots_in_the_trash_that_hold_something_together_give_it_back_when_it_is_needed() {
+    for cloned in [false, true] {
+        let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+        let pool = create(&sim, "single");
+        let id = set(&pool, "tank/a", &[], 80);
+        pool.snapshot(id, "one").unwrap();
+        if cloned {
+            let clone = pool.clone_snapshot(id, "one", "tank/clone", BTreeMap::new()).unwrap().id();
+            pool.trash_dataset(clone, UNTIL).unwrap();
+        }
+        pool.snapshot(id, "two").unwrap();
+        let all: Vec<_> = (10..90).collect();
+        try_remove(&pool, &pool.dataset(id).unwrap(), &all).unwrap();
+        pool.trash_snapshots(&[(id, "one".into()), (id, "two".into())], UNTIL).unwrap();
+        settle(&pool);
+        assert!(!pool.trash_step().unwrap());
+        assert!(pool.trash_bytes() > 80 * 60_000, "{}", pool.trash_bytes());
+        let free = pool.store().space(128 << 10).available;
+        pool.check_space(free + (4 << 20), 128 << 10).unwrap();
+        settle(&pool);
+        assert_whole(&pool, "afterwards");
+    }
+}
+
+#[test]
 fn a_clone_in_the_trash_is_not_in_the_way_of_a_rollback() {
     let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
     let pool = create(&sim, "single");
