@@ -601,7 +601,7 @@ impl Pool {
 
     /// The trash changed: it is measured again soon.
     fn forget_measure(&self) {
-        self.trash.measured.lock().at = None;
+        self.trash.changed.store(true, Ordering::Release);
     }
 
     /// Goes on with measuring what is in the trash, when that is due, for a short while or to the end.
@@ -610,7 +610,8 @@ impl Pool {
         let began = clock.monotonic();
         let mut measured = self.trash.measured.lock();
         if measured.todo.is_none() {
-            if measured.at.is_some_and(|last| began.saturating_sub(last) < MEASURES) {
+            let changed = self.trash.changed.swap(false, Ordering::AcqRel);
+            if !changed && measured.at.is_some_and(|last| began.saturating_sub(last) < MEASURES) {
                 return;
             }
             measured.at = Some(began);

@@ -6,7 +6,7 @@ use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 /// Datasets in the trash, with the names that they had.
@@ -37,7 +37,7 @@ pub(crate) struct AloneCursor {
 /// A measure of the trash.
 #[derive(Default)]
 pub(crate) struct Measured {
-    /// When the last one began, if nothing came or went since.
+    /// When the last one began.
     pub(crate) at: Option<Duration>,
     /// Parts that are still to be measured, the last one first.
     pub(crate) todo: Option<Vec<Part>>,
@@ -53,6 +53,8 @@ pub(crate) struct TrashWatch {
     /// By the wall clock and by the one that never goes back: how far they were apart, and when they last jumped.
     pub(crate) clocks: Mutex<Option<(i128, Duration)>>,
     pub(crate) measured: Mutex<Measured>,
+    /// Something came or went since that began; beside the lock, which is held for as long as a measure takes.
+    pub(crate) changed: AtomicBool,
     /// Bytes in the trash, when they were last measured.
     pub(crate) bytes: AtomicU64,
     /// Held by who lets go of the oldest.

@@ -201,10 +201,11 @@ impl Run<'_> {
         let left = |run: &Self, path: &String| !run.outcomes.contains_key(path);
         let mut is_begun = false;
         for (path, source) in &sources {
-            let token = targets.get(path).and_then(|target| target.token.as_deref());
-            if let Some(token) = token.filter(|_| left(self, path)) {
+            let target = targets.get(path).filter(|_| left(self, path));
+            if let Some((target, token)) = target.and_then(|target| Some((target, target.token.as_deref()?)))
+            {
                 let mut outcome = self.outcome(path);
-                let resumed = self.resume(path, source, token, &mut outcome);
+                let resumed = self.resume(path, (source, target), token, &mut outcome);
                 self.begun.insert(path.clone(), outcome);
                 self.settle(path, resumed)?;
                 is_begun = !self.args.dryrun;
@@ -363,14 +364,14 @@ impl Run<'_> {
         target: Option<&Dataset>,
         outcome: &mut Outcome,
     ) -> Result<(), Failure> {
-        if !self.args.dryrun && !source.replicated.contains(&self.source.below(path)) {
-            // From now on none goes by policy that was not sent.
-            self.set(path, &format!("0 {}", self.source.below(path)))?;
-        }
         let (mut base, mut beyond) = match replicate::choose(source, target, self.args.force) {
             Choice::From(base, beyond) => (base, beyond),
             refusal => return Err(Failure::Refused(self.refusal(path, &refusal))),
         };
+        if !self.args.dryrun && !source.replicated.contains(&self.source.below(path)) {
+            // From now on none goes by policy that was not sent.
+            self.set(path, &format!("0 {}", self.source.below(path)))?;
+        }
         loop {
             match self.bring(path, source, target, (&base, beyond), outcome) {
                 Err(failure) if is_about_bookmark(&failure, &base) => {
@@ -482,12 +483,26 @@ impl Run<'_> {
     fn resume(
         &mut self,
         path: &str,
-        source: &Dataset,
+        (source, target): (&Dataset, &Dataset),
         token: &str,
         outcome: &mut Outcome,
     ) -> Result<(), Failure> {
         let told = Token::decode(token);
         let name = told.as_ref().map_or("a stream", |told| told.name.as_str());
+        let sender = name.rsplit_once('@').map_or(name, |(sender, _)| sender);
+        let is_known = sender == self.source.below(path) || replicate::last_common(source, target).is_some();
+        if !is_known && !self.args.force {
+            let message = format!(
+                "{} has half of a stream of {name}, which is not of {}",
+                self.target.told(path),
+                self.source.told(path)
+            );
+            let hint = format!(
+                "is it the right target? to do without what came: larder fs receive -A {}",
+                self.target.below(path)
+            );
+            return Err(Failure::Refused(refused(ErrorKind::Busy, message).hint(hint)));
+        }
         let is_ours =
             told.as_ref().is_some_and(|told| source.snapshots.iter().any(|one| one.guid == told.to));
         if self.args.dryrun {

@@ -85,7 +85,9 @@ impl Place {
         };
         if let Some(host) = &host {
             let is_plain = |c: char| !c.is_whitespace() && !c.is_control();
-            if host.is_empty() || host.starts_with('-') || !host.chars().all(is_plain) {
+            // Brackets are for us alone.
+            let bare = host.replace(['[', ']'], "");
+            if bare.is_empty() || bare.starts_with('-') || !bare.chars().all(is_plain) {
                 return Err(ApiError::usage(format!("'{host}' cannot be the name of a machine")));
             }
         }
@@ -365,9 +367,16 @@ mod tests {
 
     #[test]
     fn no_name_is_an_option_or_a_command() {
-        for bad in
-            ["-oProxyCommand=x:tank", ":tank", "a b:tank", "nas:", "nas:-x", "nas:tank/$(x)", "nas:tank/a;b"]
-        {
+        for bad in [
+            "-oProxyCommand=x:tank",
+            "[-oProxyCommand=x]:tank",
+            ":tank",
+            "a b:tank",
+            "nas:",
+            "nas:-x",
+            "nas:tank/$(x)",
+            "nas:tank/a;b",
+        ] {
             assert!(Place::parse(bad, &way()).is_err(), "{bad}");
         }
         let told = line("nas:tank", &["fs", "send", "tank/a b@x", "$(reboot)", "it's", "", "tank#b"]);

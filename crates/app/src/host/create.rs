@@ -113,9 +113,10 @@ impl Host {
 
     /// Refuses devices of imported pools, which their locks would refuse with less to say.
     pub(super) fn none_is_ours<'a>(&self, paths: impl Iterator<Item = &'a str>) -> Result<()> {
-        let mut ours = HashMap::new();
+        let (mut ours, mut pools) = (HashMap::new(), HashMap::new());
         // Not under the lock: a path may lie where nothing answers.
         for live in self.pools_named(&[])? {
+            pools.insert(live.pool.store().guid(), live.pool.name());
             for (_, path) in live.device_paths() {
                 if let Ok(meta) = fs::metadata(file_of(&path)) {
                     ours.insert(beneath(&meta), live.pool.name());
@@ -128,6 +129,18 @@ impl Host {
             {
                 let message = format!("{path} belongs to the pool '{name}', which is imported");
                 return Err(ApiError::new(ErrorKind::Busy, message).at(path));
+            }
+            // It was away when its pool was brought back, and does not know.
+            if let Ok(device) = devices::open(path, OpenMode::Probe)
+                && let Scan::Member(found) = scan(&device)
+                && is_destroyed(&found)
+                && let Some(name) = pools.get(&found.label.pool)
+            {
+                let message = format!("{path} belongs to the pool '{name}', which was destroyed and is back");
+                return Err(ApiError::new(ErrorKind::Exists, message)
+                    .at(path)
+                    .safe("everything on it; nothing was written")
+                    .hint(format!("to bring it back into use: larder pool online {name} {path}")));
             }
         }
         Ok(())

@@ -451,6 +451,25 @@ fn a_destroyed_pool_comes_back_until_its_devices_are_used() {
 }
 
 #[test]
+fn a_device_that_missed_that_its_pool_is_back_is_not_free() {
+    let bed = Bed::new();
+    let mut request = bed.request("tank");
+    let other = bed.dir.path().join("other");
+    std::fs::File::create(&other).unwrap().set_len(128 << 20).unwrap();
+    let other = other.to_str().unwrap().to_owned();
+    request.groups[0].word = pool::Word::Mirror;
+    request.groups[0].devices.push(other.clone());
+    let first = request.groups[0].devices[0].clone();
+    bed.host.pool_create(request).unwrap();
+    assert!(bed.host.pool_destroy(pool::Destroy { name: "tank".into(), now: false }).unwrap().kept);
+    bed.host.pool_import(pool::Import { destroyed: true, ..import("tank", vec![first]) }).unwrap();
+    let mut taken = bed.request("mine");
+    taken.groups[0].devices = vec![other];
+    let error = bed.host.pool_create(taken).unwrap_err();
+    assert!(error.message.contains("which was destroyed and is back"), "{error}");
+}
+
+#[test]
 fn a_label_is_cleared_by_force_alone_and_not_under_a_host_that_writes() {
     let bed = Bed::new();
     let live = bed.tank(&[]);
