@@ -400,7 +400,7 @@ impl Pool {
                 return Err(refusal());
             }
             self.drop_received_beyond(&to)?;
-            if let Some(refusal) = self.clone_above(&to) {
+            if let Some(refusal) = self.in_the_way(&to) {
                 return Err(refusal);
             }
             self.let_go_above(dataset, to.high)?;
@@ -450,19 +450,25 @@ impl Pool {
         self.commit().map(drop)
     }
 
-    /// The refusal to go back to a snapshot on its line, if a clone with a name began at a newer one: it would begin
-    /// beside that.
-    fn clone_above(&self, to: &SnapshotRecord) -> Option<PoolError> {
-        let clones: Vec<_> = {
+    /// The refusal to go back to a snapshot on its line, if a newer one is held or in use, or if a clone with a name
+    /// began at one: it would begin beside that line.
+    fn in_the_way(&self, to: &SnapshotRecord) -> Option<PoolError> {
+        let (kept, clones): (_, Vec<_>) = {
             let snapshots = self.snapshots.lock();
+            let newer = snapshots.of(to.dataset).filter(|one| one.record.high > to.high);
+            let kept = newer.filter(|one| is_visible(&one.record)).find_map(KeptSnapshot::of);
             let newer = snapshots.after(to.dataset, to.high);
             let clones = newer.flat_map(|one| {
                 snapshots.clones((to.dataset, one.high)).map(|clone| (one.name.clone(), clone))
             });
-            clones.collect()
+            (kept, clones.collect())
         };
+        let full_name = self.full_name(to.dataset);
+        if let Some(kept) = kept {
+            return Some(kept.refusal(&full_name));
+        }
         let (newer, clone) = clones.into_iter().find(|(_, clone)| self.dataset(*clone).is_some())?;
-        let (full_name, clone) = (self.full_name(to.dataset), self.full_name(clone));
+        let clone = self.full_name(clone);
         Some(PoolError::Busy(format!("snapshot {full_name}@{newer} is the origin of {clone}")))
     }
 

@@ -13,7 +13,7 @@
 //!
 //! # When it goes
 //! [`Pool::trash_step`] lets go of what is over its time, and of the oldest while little is free; who finds no room
-//! does the latter himself ([`Pool::let_go_oldest`]). Its bytes count as available. A clock that jumps is given an hour
+//! does the latter himself ([`Pool::let_go_for`]). Its bytes count as available. A clock that jumps is given an hour
 //! before anything is let go of for its time.
 //!
 //! A rollback, and a stream that is received, let go of what is in the trash and newer: snapshots, and clones of them.
@@ -95,16 +95,14 @@ impl Pool {
         let _op = self.enter()?;
         let _one_at_a_time = self.destroying.lock();
         let going: BTreeSet<_> = going.iter().cloned().collect();
-        let mut hidden = Vec::new();
-        let kept = {
+        let (hidden, kept) = {
             let snapshots = self.snapshots.lock();
             let found = going.iter().map(|(dataset, name)| snapshots.named(*dataset, name));
             let found = found.collect::<Result<Vec<_>>>()?;
-            hidden.extend(found.iter().map(|one| {
-                let record = SnapshotRecord { hidden: true, deferred: false, ..one.record.clone() };
-                (one.record.clone(), record)
-            }));
-            found.iter().find_map(|snapshot| KeptSnapshot::of(snapshot))
+            let hide =
+                |one: &&Snapshot| SnapshotRecord { hidden: true, deferred: false, ..one.record.clone() };
+            let hidden: Vec<_> = found.iter().map(hide).collect();
+            (hidden, found.iter().find_map(|snapshot| KeptSnapshot::of(snapshot)))
         };
         if let Some(kept) = kept {
             return Err(kept.refusal(&self.full_name(kept.dataset)));
@@ -114,11 +112,11 @@ impl Pool {
             let name = format!("{}@{}", self.full_name(of.dataset), of.name);
             TrashRecord { destroyed, until, parent: DatasetId::new(0), going: false, name }
         };
-        let entries: Vec<_> = hidden.iter().map(|(_, record)| entry(record)).collect();
+        let entries: Vec<_> = hidden.iter().map(entry).collect();
         let changes: Vec<Change> = hidden
             .iter()
             .zip(&entries)
-            .flat_map(|((_, record), entry)| {
+            .flat_map(|(record, entry)| {
                 let snapshot = Table::snapshot_key(record.dataset, record.high);
                 let trash = TrashKey::Snapshot(record.high).key();
                 [(snapshot, Some(record.encode())), (trash, Some(entry.encode()))]
@@ -126,7 +124,7 @@ impl Pool {
             .collect();
         self.change_tables(&changes)?;
         let mut snapshots = self.snapshots.lock();
-        for ((_, record), entry) in hidden.into_iter().zip(entries) {
+        for (record, entry) in hidden.into_iter().zip(entries) {
             let key = (record.dataset, record.high);
             snapshots.trash.insert(TrashKey::Snapshot(record.high), entry);
             if let Some(snapshot) = snapshots.take(key) {
@@ -397,18 +395,19 @@ impl Pool {
     /// When it is not there; [`PoolError::Busy`] when a clone of its snapshots is written to all the time.
     pub fn let_go(&self, key: TrashKey) -> Result<()> {
         self.forget_measure();
+        self.end_trashed(key)
+    }
+
+    fn end_trashed(&self, key: TrashKey) -> Result<()> {
         let id = match key {
             TrashKey::Snapshot(_) => return self.drop_entry(key),
             TrashKey::Dataset(id) => id,
         };
         self.mark_going(key)?;
-        let (visible, hidden) = {
+        let visible: Vec<_> = {
             let snapshots = self.snapshots.lock();
-            let visible = snapshots.visible(id).map(|one| (id, one.name.clone())).collect::<Vec<_>>();
-            let hidden = snapshots.of(id).map(|one| TrashKey::Snapshot(one.record.high));
-            (visible, hidden.filter(|key| snapshots.trash.contains_key(key)).collect::<Vec<_>>())
+            snapshots.visible(id).map(|one| (id, one.name.clone())).collect()
         };
-        hidden.into_iter().try_for_each(|key| self.drop_entry(key))?;
         self.destroy_snapshots(&visible)?;
         self.destroy_dataset(id)
     }
@@ -506,8 +505,14 @@ impl Pool {
             if stays && self.lives_on(key) {
                 continue;
             }
-            match self.let_go(key) {
-                Ok(()) | Err(PoolError::NotFound(_)) => return Ok(true),
+            let bytes = self.space_of_trashed(key).unwrap_or(0);
+            match self.end_trashed(key) {
+                Ok(()) => {
+                    // Not measured anew for each that goes: the next one may be needed at once.
+                    self.trash.bytes.store(self.trash_bytes().saturating_sub(bytes), Ordering::Relaxed);
+                    return Ok(true);
+                }
+                Err(PoolError::NotFound(_)) => return Ok(true),
                 // It is in use, or a tree cannot be read: another may go.
                 Err(_) => self.shared.store.check_writable()?,
             }

@@ -19,8 +19,6 @@ use std::time::Duration;
 
 /// Bytes of a stream that are handed on together.
 const PIECE: usize = 1 << 20;
-/// Bytes after which a connection that breaks again counts as one that worked.
-const WORKED: u64 = 16 << 20;
 /// Longest pause between two attempts, seconds.
 const PAUSE_MAX: u64 = 60;
 
@@ -132,7 +130,8 @@ pub fn run(args: &Args, session: &Session) -> Result<u8> {
         label,
         outcomes: BTreeMap::new(),
         begun: BTreeMap::new(),
-        moved: 0,
+        seen: Datasets::new(),
+        failures: 0,
         was_there: false,
         rehearsed: BTreeMap::new(),
     };
@@ -158,8 +157,10 @@ struct Run<'a> {
     outcomes: BTreeMap<String, Outcome>,
     /// Of those that are begun.
     begun: BTreeMap<String, Outcome>,
-    /// Bytes of streams so far.
-    moved: u64,
+    /// The target, as it was when an attempt began.
+    seen: Datasets,
+    /// Attempts that broke off since anything arrived there.
+    failures: u32,
     /// Both sides have answered.
     was_there: bool,
     /// Snapshots that a rehearsal would have taken, by their datasets' paths: name, and bytes since the last one.
@@ -172,15 +173,15 @@ fn refused(kind: ErrorKind, message: String) -> ApiError {
 
 impl Run<'_> {
     fn attempts(&mut self) -> Result<()> {
-        let (mut failures, retries) = (0, self.args.retries);
+        let retries = self.args.retries;
         loop {
-            let before = self.moved;
             let error = match self.pass() {
                 Ok(()) => return Ok(()),
                 Err(Failure::Refused(error)) => return Err(error),
                 Err(Failure::Lost(error)) => error,
             };
-            failures = if self.moved - before >= WORKED { 1 } else { failures + 1 };
+            self.failures += 1;
+            let failures = self.failures;
             if failures > retries {
                 let hint = "the same command goes on where it broke off";
                 return Err(ApiError { hint: Some(hint.to_owned()), ..error });
@@ -197,6 +198,11 @@ impl Run<'_> {
         let recursive = self.args.recursive;
         let mut sources = self.listed_source(recursive)?;
         let mut targets = self.listed_target(recursive)?;
+        // A connection that breaks now and then does, if more is there each time.
+        if self.was_there && targets != self.seen {
+            self.failures = 0;
+        }
+        self.seen.clone_from(&targets);
         self.was_there = true;
         let left = |run: &Self, path: &String| !run.outcomes.contains_key(path);
         let mut is_begun = false;
@@ -290,6 +296,11 @@ impl Run<'_> {
             Err(failure) if is_missing(&failure) => return Ok(None),
             Err(failure) => return Err(failure),
         };
+        if !datasets.contains_key("") {
+            let message = format!("{}: no list of datasets came back", place.told(""));
+            let hint = "does the command there run larder as it is asked to, and print nothing else?";
+            return Err(Failure::Refused(refused(ErrorKind::Denied, message).hint(hint)));
+        }
         if !recursive {
             datasets.retain(|path, _| path.is_empty());
         }
@@ -424,6 +435,17 @@ impl Run<'_> {
         let steps = replicate::steps(base, missing, self.args.newest_only);
         if !steps.is_empty() {
             (outcome.from, outcome.action) = (from_of(&steps), action_of(base));
+        } else if let Some(last) = target.and_then(|target| target.snapshots.last())
+            && last.guid != newest.guid
+        {
+            let (source, target) = (self.source.told(path), self.target.told(path));
+            let message = format!(
+                "{target} has snapshots newer than @{}, and {source} has nothing to send",
+                newest.name
+            );
+            let hint =
+                format!("there: larder fs rollback --drop-newer {}@{}", self.target.below(path), newest.name);
+            return Err(Failure::Refused(refused(ErrorKind::Busy, message).hint(hint)));
         }
         if self.args.dryrun {
             for step in &steps {
@@ -555,7 +577,6 @@ impl Run<'_> {
                         if !is_taken {
                             break;
                         }
-                        self.moved += len as u64;
                         if progress.add(len as u64).is_some() && Progress::is_watched() {
                             progress.show();
                         }
@@ -658,7 +679,18 @@ impl Run<'_> {
     }
 
     fn forget(&mut self) -> Result<(), Failure> {
-        for (path, source) in self.listed_source(self.args.recursive)? {
+        let mut sources = self.listed_source(self.args.recursive)?;
+        sources.retain(|_, source| !matches!(source.replicated.as_str(), "" | "-"));
+        if sources.is_empty() {
+            let message = format!("{} remembers nothing of {}", self.source.told(""), self.args.target);
+            let hint = format!(
+                "a target is what replicate was told, to the letter: larder fs get all {} shows each as {}TARGET",
+                self.source.dataset,
+                replicate::REPLICATED
+            );
+            return Err(Failure::Refused(refused(ErrorKind::NotFound, message).hint(hint)));
+        }
+        for (path, source) in sources {
             self.release(&path, &source, None)?;
             self.source.side.run(&["fs", "inherit", &self.property, &self.source.below(&path)])?;
             let outcome = Outcome {
@@ -759,7 +791,7 @@ fn is_missing(failure: &Failure) -> bool {
 
 /// Whether a source refused to send from a bookmark.
 fn is_about_bookmark(failure: &Failure, base: &Base) -> bool {
-    let Base::Bookmark(mark) = base else { return false };
-    let name = format!("#{}", mark.name);
-    failure.refusal().is_some_and(|why| why.contains("bookmark") || why.contains(&name))
+    let says =
+        |why: &str| why.contains("cannot send from the bookmark") || why.contains("incremental source (");
+    matches!(base, Base::Bookmark(_)) && failure.refusal().is_some_and(says)
 }

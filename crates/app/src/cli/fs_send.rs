@@ -131,10 +131,11 @@ fn to_place(session: &Session, mut request: Send, style: Style, place: &Place) -
     // With -R there may be several, below: the other side names the first that it meets.
     if let Some(token) = token_at(place).filter(|_| !request.replicate) {
         let whole = request.snapshot.clone();
-        let name = Token::decode(&token).map(|token| token.name).unwrap_or_default();
+        let name =
+            Token::decode(&token).map_or_else(|| "a token that cannot be read".into(), |token| token.name);
         let is_between = request.intermediates && dataset_of(&name) == dataset_of(&whole);
         if name != whole && !is_between {
-            let message = format!("'{}' has a part of another stream, of {name}", place.told(""));
+            let message = format!("'{}' has a part of another stream: {name}", place.told(""));
             return Err(ApiError::new(ErrorKind::Busy, message)
                 .hint(format!("there: larder fs receive -A {} drops it", place.dataset)));
         }

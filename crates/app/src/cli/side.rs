@@ -78,7 +78,10 @@ impl Place {
     /// # Errors
     /// Usage, when a part is none, or could be taken for an option.
     pub fn parse(text: &str, way: &Way) -> Result<Self> {
-        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let words = |text: &str| {
+            let words = shlex::split(text).filter(|words| !words.is_empty());
+            words.ok_or_else(|| ApiError::usage(format!("'{text}' is no command: its quotes have no end")))
+        };
         let (host, dataset) = match split_host(text) {
             Some((host, dataset)) => (Some(host.to_owned()), dataset),
             None => (None, text),
@@ -92,10 +95,7 @@ impl Place {
             }
         }
         name::check_dataset(dataset)?;
-        let side = Side { host, ssh: words(&way.ssh), larder: words(&way.remote_larder) };
-        if side.host.is_some() && (side.ssh.is_empty() || side.larder.is_empty()) {
-            return Err(ApiError::usage("--ssh and --remote-larder each name a command"));
-        }
+        let side = Side { host, ssh: words(&way.ssh)?, larder: words(&way.remote_larder)? };
         Ok(Self { side, dataset: dataset.to_owned() })
     }
 
@@ -122,15 +122,6 @@ fn split_host(text: &str) -> Option<(&str, &str)> {
     (!host.contains('/')).then_some((host, dataset))
 }
 
-/// A word as every POSIX shell takes it for itself.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./_-".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 impl Side {
     /// Whether another is the same machine, by its name.
     pub fn is_same(&self, other: &Self) -> bool {
@@ -151,12 +142,13 @@ impl Side {
             command.arg0("larder").args(arguments);
             return Ok(command);
         };
-        let line = self.larder.iter().map(String::as_str).chain(arguments.iter().copied());
-        let line: Vec<_> = line.map(quoted).collect();
+        let words = self.larder.iter().map(String::as_str).chain(arguments.iter().copied());
+        let line = shlex::try_join(words)
+            .map_err(|_| ApiError::usage("a name with a zero byte cannot be handed to another machine"))?;
         let mut command = Command::new(&self.ssh[0]);
         // Brackets are for us alone.
         let host = host.replace(['[', ']'], "");
-        command.args(&self.ssh[1..]).arg(host).arg(line.join(" "));
+        command.args(&self.ssh[1..]).arg(host).arg(line);
         Ok(command)
     }
 
@@ -243,7 +235,9 @@ impl Side {
             "" => self.said(&format!("it ended with {status} and without a word")),
             said => self.said(said),
         };
-        let is_gone = said.starts_with("the daemon ") || said.starts_with("cannot reach the larder daemon");
+        let gone = ["the daemon ", "cannot reach the larder daemon"];
+        // There may be a greeting before it.
+        let is_gone = said.lines().any(|line| gone.iter().any(|words| line.starts_with(words)));
         // Where a connection broke the other side may not know yet.
         let is_busy = said.contains("a stream is being received into");
         if is_cut || is_gone || is_busy {
@@ -380,14 +374,14 @@ mod tests {
             assert!(Place::parse(bad, &way()).is_err(), "{bad}");
         }
         let told = line("nas:tank", &["fs", "send", "tank/a b@x", "$(reboot)", "it's", "", "tank#b"]);
-        let whole = r"sudo larder fs send 'tank/a b@x' '$(reboot)' 'it'\''s' '' 'tank#b'";
+        let whole = r#"sudo larder fs send 'tank/a b@x' '$(reboot)' "it's" '' 'tank#b'"#;
         assert_eq!(told, ["ssh", "-p", "2222", "nas", whole]);
     }
 
     #[test]
     fn what_a_shell_reads_is_what_was_meant() {
         for word in ["a b", "it's", "$(exit 3)", "`x`", "a\"b\\c", "", "*", "~", "a\nb", "-n"] {
-            let line = format!("printf %s {}", quoted(word));
+            let line = shlex::try_join(["printf", "%s", word]).unwrap();
             let output = Command::new("sh").args(["-c", &line]).output().unwrap();
             assert_eq!(String::from_utf8_lossy(&output.stdout), word);
         }

@@ -172,8 +172,7 @@ impl Host {
         Ok(flaws)
     }
 
-    /// Destroys an imported pool: exports it, with a root that says so. Without a trash, or when that root cannot be
-    /// written, wipes the labels of its devices.
+    /// Destroys an imported pool: exports it, with a root that says so. Without a trash its labels are wiped.
     pub(super) fn destroy(&self, request: &Destroy) -> Result<PoolDestroyed> {
         let name = request.name.as_str();
         let live = self.pool(name)?;
@@ -187,8 +186,13 @@ impl Host {
         let keeps = !request.now && keeps_trash(&live.pool);
         drop(live);
         let exported = self.leave(name, Force { mounts: false, suspended: true }, keeps)?;
-        if keeps && exported.unmarked.is_none() {
-            return Ok(PoolDestroyed { kept: true });
+        if keeps {
+            return match exported.unmarked {
+                None => Ok(PoolDestroyed { kept: true }),
+                Some(error) => Err(ApiError { hint: None, ..error }.hint(format!(
+                    "larder pool import {name} brings it back, and larder pool destroy --now {name} takes its labels away"
+                ))),
+            };
         }
         let mut outcome = Ok(());
         for (_, path) in paths {

@@ -308,7 +308,8 @@ impl Host {
             let last = if destroyed { live.pool.commit_destroy() } else { live.pool.commit_export() };
             if let Err(error) = last {
                 error!("pool {name} was exported without a last commit: {error}");
-                exported.unmarked = Some(unmarked(name, error, is_stored));
+                let how = if destroyed { "destroyed" } else { "exported" };
+                exported.unmarked = Some(unmarked(name, how, error, is_stored));
             }
         }
         self.live.write().remove(name);
@@ -346,11 +347,11 @@ pub(super) struct Force {
     pub suspended: bool,
 }
 
-/// The pool is gone, and its newest root does not say that it was exported.
-fn unmarked(name: &str, error: PoolError, is_stored: bool) -> ApiError {
+/// The pool is gone, and its newest root does not say how.
+fn unmarked(name: &str, how: &str, error: PoolError, is_stored: bool) -> ApiError {
     let safe = if is_stored { "everything that was written" } else { "what was committed or synced before" };
     ApiError::from(error)
-        .within(format!("'{name}' is closed, but not marked as exported"))
+        .within(format!("'{name}' is closed, but not marked as {how}"))
         .safe(safe)
         .hint(format!(
             "here: larder pool import {name}; on another host it is taken with: larder pool import --take-over {name}"

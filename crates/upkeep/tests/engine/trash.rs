@@ -678,6 +678,26 @@ fn a_clone_in_the_trash_is_not_in_the_way_of_a_rollback() {
 }
 
 #[test]
+fn a_rollback_that_is_refused_leaves_the_trash_alone() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+    let pool = create(&sim, "single");
+    let id = set(&pool, "tank/a", &[], 3);
+    for name in ["one", "two", "three"] {
+        pool.snapshot(id, name).unwrap();
+    }
+    pool.trash_snapshots(&[(id, "two".into())], UNTIL).unwrap();
+    pool.hold_snapshots(&[(id, "three".into())], "kept").unwrap();
+    let refused = pool.rollback(id, "one", true).unwrap_err();
+    assert!(refused.to_string().contains("tank/a@three is held by kept"), "{refused}");
+    assert_eq!(pool.trash().len(), 1);
+    pool.release_snapshots(&[(id, "three".into())], "kept").unwrap();
+    pool.rollback(id, "one", true).unwrap();
+    assert_eq!(pool.trash(), []);
+    settle(&pool);
+    assert_whole(&pool, "afterwards");
+}
+
+#[test]
 fn the_trash_of_a_pool_with_a_new_name_has_that() {
     let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
     let pool = create(&sim, "single");
