@@ -143,10 +143,12 @@ impl Features {
     pub const FRAMES: u64 = 2;
     /// Extents may tell in which commit their block was [put where it is](crate::items::Extent::placed).
     pub const PLACED: u64 = 4;
+    /// Incompatible: a block may be an alias of another, which whoever frees that one must know.
+    pub const ALIASES: u64 = 8;
 
     /// Incompatible features that this build does not know.
     pub fn unknown(self) -> u64 {
-        self.incompatible & !(Self::COPIES | Self::FRAMES | Self::PLACED)
+        self.incompatible & !(Self::COPIES | Self::FRAMES | Self::PLACED | Self::ALIASES)
     }
 
     /// Refuses what this build may not even read.

@@ -76,6 +76,8 @@ impl Marks {
     /// A reference to the id was dropped; its place is freed when the free queue comes to it, unless the id is
     /// shared.
     pub const DEAD: Self = Self(4);
+    /// An alias may name the id, which is shared and no alias; only the trace clears it.
+    pub const ALIASED: Self = Self(8);
     /// Every mark, reserved ones too.
     pub const ALL: Self = Self(0xff);
 

@@ -336,6 +336,7 @@ fn coded_constants() -> BTreeMap<String, u128> {
     found.insert("label::COPIES".into(), label::Features::COPIES.into());
     found.insert("label::FRAMES".into(), label::Features::FRAMES.into());
     found.insert("label::PLACED".into(), label::Features::PLACED.into());
+    found.insert("label::ALIASES".into(), label::Features::ALIASES.into());
     found.insert("items::HAS_XATTRS".into(), items::Inode::HAS_XATTRS.into());
     found.insert("items::HAS_TAIL".into(), items::Inode::HAS_TAIL.into());
     found.insert("items::BY_CONTENT".into(), items::Inode::BY_CONTENT.into());

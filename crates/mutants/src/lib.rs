@@ -55,6 +55,12 @@ pub enum Mutant {
     MoveNotTold,
     /// A duplicate is shared without the mark.
     HitNotMarked,
+    /// Garbage collection takes no account of aliases.
+    AliasOverlooked,
+    /// A block becomes an alias of one that is not marked as shared.
+    AliasNotMarked,
+    /// A block that becomes an alias keeps its place as well.
+    AliasNotReleased,
     /// Freed blocks stay among those that duplicates are found in.
     LocalityRemembers,
     /// Records get the fingerprint of another.
@@ -113,7 +119,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All that one thread is enough for.
-    pub const ALL: [Mutant; 38] = [
+    pub const ALL: [Mutant; 41] = [
         Mutant::DataNotFlushed,
         Mutant::RootBeforeData,
         Mutant::RootNotFlushed,
@@ -137,6 +143,9 @@ impl Mutant {
         Mutant::HintBelieved,
         Mutant::MoveNotTold,
         Mutant::HitNotMarked,
+        Mutant::AliasOverlooked,
+        Mutant::AliasNotMarked,
+        Mutant::AliasNotReleased,
         Mutant::LocalityRemembers,
         Mutant::WrongPrint,
         Mutant::ParityNotScrubbed,

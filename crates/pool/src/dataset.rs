@@ -80,6 +80,8 @@ pub struct Usage {
     pub logical: u64,
     /// Stored bytes of its records.
     pub stored: u64,
+    /// Space of what its head has dropped and its snapshots hold, at most.
+    pub held: u64,
 }
 
 pub(crate) struct State {
@@ -251,6 +253,7 @@ impl Dataset {
             own: record.own(),
             logical: record.logical,
             stored: record.stored,
+            held: record.held,
         }
     }
 

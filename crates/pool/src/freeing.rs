@@ -25,6 +25,9 @@
 //! import; the freeing record tells whether there are any. Ids on a page of the map that cannot be read leave the
 //! queue until the next import, so that they hold up no others.
 //!
+//! # Aliases
+//! are freed as any block is, and give back no space: their target is left to GC, which alone knows who else names it.
+//!
 //! # A collection under way
 //! needs the nodes that its roots reach. Nodes that are dropped meanwhile and that it holds get the mark `DEAD` and
 //! wait, whatever case they are; they join the queue when it has ended. Records need not wait: it does not read them.
@@ -264,15 +267,23 @@ impl Freeing {
     /// Garbage collection found one reference to an id that was shared, and none was made since it began. A mark `DEAD`
     /// was for another reference, and goes too.
     pub fn note_sole(&self, map: &mut BlockMap, id: BlockId) {
-        map.apply(Update::Unmark { id, marks: Marks::SHARED.with(Marks::DEAD) });
+        map.apply(Update::Unmark { id, marks: Marks::SHARED.with(Marks::ALIASED).with(Marks::DEAD) });
     }
 
     /// Garbage collection found no reference to a block of `bytes`, and none was made since it began: it joins the
     /// queue.
     pub fn condemn(&self, map: &mut BlockMap, id: BlockId, bytes: u64) {
-        map.apply(Update::Unmark { id, marks: Marks::SHARED });
+        map.apply(Update::Unmark { id, marks: Marks::SHARED.with(Marks::ALIASED) });
         map.apply(Update::Mark { id, marks: Marks::DEAD });
         self.dropped.lock().enqueue(id, bytes, self.queue_limit());
+    }
+
+    /// Garbage collection found no reference to an alias, and none was made since it began: its target was judged with
+    /// that in mind. Under the commit lock.
+    pub fn forget_alias(&self, map: &mut BlockMap, id: BlockId) {
+        self.forget_block(map, id);
+        self.store.cache.forget(id);
+        self.pins.freed(id);
     }
 
     /// Garbage collection found that no id is shared any more. Nobody may be inside.
@@ -538,7 +549,7 @@ impl Freeing {
     fn decide_batch(&self, ids: &[BlockId], finder: &mut Finder) -> Result<usize> {
         let before = finder.pages();
         let in_runs = self.find_batch(ids, finder)?;
-        let mut freed = Vec::new();
+        let (mut freed, mut aliases) = (Vec::new(), Vec::new());
         {
             let mut map = self.store.map.lock();
             let mut freeing = self.dropped.lock();
@@ -548,9 +559,10 @@ impl Freeing {
                     freeing.queue.remove(&id);
                     continue;
                 }
-                let places = match Entry::of(&delta).map(|entry| entry.location) {
-                    Some(Location::Places(places)) => places.to_vec(),
-                    _ => Vec::new(),
+                let (places, target) = match Entry::of(&delta).map(|entry| entry.location) {
+                    Some(Location::Places(places)) => (places.to_vec(), None),
+                    Some(Location::Alias(to)) => (Vec::new(), Some(to)),
+                    None => (Vec::new(), None),
                 };
                 let bytes = places.iter().map(|place| u64::from(place.footprint())).sum();
                 freeing.dequeued(id, bytes);
@@ -562,11 +574,23 @@ impl Freeing {
                 } else {
                     self.forget_block(&mut map, id);
                     freed.extend(places.into_iter().map(|place| (id, place)));
+                    aliases.extend(target.map(|to| (id, to)));
                 }
             }
         }
         self.give_back(freed.iter().copied());
+        self.let_targets_go(&aliases);
         Ok(finder.pages() - before)
+    }
+
+    /// Aliases are gone: whether their targets are needed is left to GC.
+    fn let_targets_go(&self, aliases: &[(BlockId, BlockId)]) {
+        for &(id, target) in aliases {
+            self.store.cache.forget(id);
+            self.pins.freed(id);
+            let places = self.store.places_of(target).unwrap_or_default();
+            self.leave_to_gc(places.iter().map(|place| u64::from(place.footprint())).sum());
+        }
     }
 
     /// The cleaner met a block: frees it when it is dead, and says so; else it has to be moved. `in_map` is what the

@@ -67,7 +67,7 @@ pub use changes::{Changes, ChangesSince};
 pub use clean::Writes;
 pub use create::{GroupSpec, PoolSpec};
 pub use dataset::{Atime, Chunking, Dataset, Look, ROOT_DATASET, Settings, Update, Usage, View};
-pub use dedup::{RebuildProgress, index_limits};
+pub use dedup::{RebuildProgress, SharedRecords, TreeOf, TreeRecords, index_limits};
 pub use duplicates::DedupFigures;
 pub use fence::FenceCheck;
 pub use freeing::Freeing;

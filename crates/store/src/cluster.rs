@@ -38,6 +38,8 @@ const GAP: u32 = 16 << 10;
 pub struct Wanted {
     /// The block.
     pub id: BlockId,
+    /// The block that has its content: another where it is an alias.
+    pub stored_as: BlockId,
     /// Where it is, pinned.
     pub segment: Arc<Segment>,
     /// The column to read.

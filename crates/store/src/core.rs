@@ -205,6 +205,11 @@ impl Core {
         self.groups.keys().any(|&group| self.entries.dead(group).waiting_slots > 0)
     }
 
+    /// Whether a block may be an alias of another.
+    pub fn has_aliases(&self) -> bool {
+        self.features.incompatible & Features::ALIASES != 0
+    }
+
     /// Whether a block may have more than one place.
     pub fn has_copies(&self) -> bool {
         self.features.incompatible & Features::COPIES != 0

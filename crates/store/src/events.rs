@@ -60,6 +60,10 @@ pub enum Class {
     TrimStart,
     /// It ended.
     TrimFinish,
+    /// Duplicates among what is stored are looked for.
+    DedupStart,
+    /// They are not any more.
+    DedupFinish,
     /// A collection began.
     TraceStart,
     /// A collection ended.
@@ -102,6 +106,8 @@ impl fmt::Display for Class {
             Self::ResilverFinish => "resilver_finish",
             Self::TrimStart => "trim_start",
             Self::TrimFinish => "trim_finish",
+            Self::DedupStart => "dedup_start",
+            Self::DedupFinish => "dedup_finish",
             Self::TraceStart => "trace_start",
             Self::TraceFinish => "trace_finish",
             Self::SnapshotPolicy => "snapshot_policy",

@@ -54,7 +54,7 @@ pub use error::{PoolError, Result};
 pub use events::{Class, Event, EventSink};
 pub use headroom::Groups;
 pub use hedge::search_column;
-pub use read::{DatasetNodes, Fetch, TableNodes};
+pub use read::{DatasetNodes, Fetch, Fetched, TableNodes};
 pub use readahead::{Parts, Readahead};
 pub use refusal::Refusal;
 pub use run_io::{RunIo, own_info};

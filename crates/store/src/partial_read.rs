@@ -65,8 +65,13 @@ impl Store {
 
     /// The bytes `range` of a record with frames: from a device that is prompt, or from any.
     fn read_frames(&self, extent: &Extent, range: Range<u32>, promptly: bool) -> Option<Record> {
-        let (segment, place) = self.locate(extent.ptr).ok()?;
-        let layout = segment.layout;
+        let (segment, found) = self.locate(extent.ptr).ok()?;
+        // The block that it is an alias of may have another codec.
+        let extent = &Extent { ptr: found, ..*extent };
+        if !is_framed(extent) {
+            return None;
+        }
+        let (layout, place) = (segment.layout, found.place);
         let column = usize::from(place.column);
         if column >= layout.k() || range.is_empty() || range.end > extent.logical {
             return None;

@@ -26,6 +26,16 @@ const TABLE_TRIES: usize = 3;
 /// Reads of blocks that are under way. Their segments stay pinned until their bytes were taken.
 pub struct Fetch(Vec<Span>);
 
+/// Stored bytes of a block, not verified.
+pub struct Fetched {
+    /// The block.
+    pub id: BlockId,
+    /// The block whose name they should bear: another where this is an alias.
+    pub stored_as: BlockId,
+    /// As they came.
+    pub bytes: Bytes,
+}
+
 /// One read, of one block or of neighbours.
 struct Span {
     wanted: Vec<Wanted>,
@@ -94,8 +104,8 @@ impl Store {
     fn fetch_plain(&self, ptrs: impl Iterator<Item = BlockPtr>) -> Vec<(BlockId, Record)> {
         let arrived = self.fetch(ptrs);
         let plain = |i: usize| {
-            let (id, bytes) = &arrived[i];
-            let header = self.prove(*id, bytes)?;
+            let Fetched { id, stored_as, bytes } = &arrived[i];
+            let header = self.prove(*stored_as, bytes)?;
             Some((*id, plain_of(&header, bytes, BlockKind::Record).ok()?))
         };
         self.world.workers.map(arrived.len(), plain).into_iter().flatten().collect()
@@ -103,14 +113,14 @@ impl Store {
 
     /// Stored bytes of blocks, not verified: all reads are in flight together, in the order of places and
     /// neighbours by one. What cannot be had this way is left out.
-    pub fn fetch(&self, ptrs: impl Iterator<Item = BlockPtr>) -> Vec<(BlockId, Bytes)> {
+    pub fn fetch(&self, ptrs: impl Iterator<Item = BlockPtr>) -> Vec<Fetched> {
         self.fetched(self.start_fetch(ptrs))
     }
 
     /// The same for who has something else to do until they are here: sends the reads.
     pub fn start_fetch(&self, ptrs: impl Iterator<Item = BlockPtr>) -> Fetch {
         let start = |ptr: BlockPtr| {
-            let (segment, place) = self.locate(ptr).ok()?;
+            let (segment, BlockPtr { id: stored_as, place }) = self.locate(ptr).ok()?;
             let layout = segment.layout;
             if usize::from(place.column) >= layout.k() {
                 return None;
@@ -120,7 +130,7 @@ impl Store {
             if segment.is_in_flight(replica, place.offset, place.stored as usize) {
                 return None;
             }
-            Some(Wanted { id: ptr.id, segment, replica, place })
+            Some(Wanted { id: ptr.id, stored_as, segment, replica, place })
         };
         let spans = cluster::gather(ptrs.filter_map(start).collect());
         let start = |wanted: Vec<Wanted>| {
@@ -132,18 +142,20 @@ impl Store {
     }
 
     /// Waits for reads that were sent.
-    pub fn fetched(&self, fetch: Fetch) -> Vec<(BlockId, Bytes)> {
+    pub fn fetched(&self, fetch: Fetch) -> Vec<Fetched> {
         let mut arrived = Vec::new();
         for Span { wanted, whole, pending, from } in fetch.0 {
             let member = self.members.get(wanted[0].segment.slots[wanted[0].replica].device);
             let Ok(bytes) = member.wait_in_bulk(pending) else { continue };
             if let [one] = wanted.as_slice() {
-                arrived.push((one.id, stored(bytes, from, one.place)));
+                let Wanted { id, stored_as, place, .. } = *one;
+                arrived.push(Fetched { id, stored_as, bytes: stored(bytes, from, place) });
                 continue;
             }
-            for Wanted { id, place, .. } in wanted {
+            for Wanted { id, stored_as, place, .. } in wanted {
                 let at = from + (place.offset - whole.offset) as usize;
-                arrived.push((id, Bytes::copy_from_slice(&bytes[at..at + place.stored as usize])));
+                let bytes = Bytes::copy_from_slice(&bytes[at..at + place.stored as usize]);
+                arrived.push(Fetched { id, stored_as, bytes });
             }
         }
         arrived
@@ -180,17 +192,17 @@ impl Store {
         ptr: BlockPtr,
         read: impl Fn(&Arc<Segment>, BlockPtr) -> Result<T>,
     ) -> Result<T> {
-        let (segment, place) = self.locate(ptr)?;
-        let failed = match read(&segment, BlockPtr { id: ptr.id, place }) {
+        let (segment, found) = self.locate(ptr)?;
+        let failed = match read(&segment, found) {
             Err(failed @ PoolError::Unreadable { .. }) => failed,
             read => return read,
         };
         // Where the map cannot be read either, the first error is told, not this one.
-        let known = self.places_of(ptr.id).unwrap_or_default();
-        let others = known.into_iter().filter(|other| *other != place);
+        let (id, known) = self.content_of(ptr.id).unwrap_or((ptr.id, Vec::new()));
+        let others = known.into_iter().filter(|other| *other != found.place);
         for place in others.collect::<Vec<_>>() {
             let Some(segment) = self.readable.get(place.segment) else { continue };
-            match read(&segment, BlockPtr { id: ptr.id, place }) {
+            match read(&segment, BlockPtr { id, place }) {
                 Err(PoolError::Unreadable { .. }) => {}
                 read => return read,
             }
@@ -204,17 +216,18 @@ impl Store {
     }
 
     /// The segment a block is in, pinned, and its place: the hint while its segment is alive, else what
-    /// the block map says.
-    pub fn locate(&self, ptr: BlockPtr) -> Result<(Arc<Segment>, Place)> {
+    /// the block map says; of an alias with the id of the block that has its content.
+    pub fn locate(&self, ptr: BlockPtr) -> Result<(Arc<Segment>, BlockPtr)> {
         if let Some(segment) = self.readable.get(ptr.place.segment) {
-            return Ok((segment, ptr.place));
+            return Ok((segment, ptr));
         }
         let unreadable = |cause: &str| PoolError::Unreadable { id: ptr.id, cause: cause.into() };
-        let places = self.places_of(ptr.id)?;
+        let (id, places) = self.content_of(ptr.id)?;
         if places.is_empty() {
             return Err(unreadable("the block map does not know it"));
         }
-        let found = places.into_iter().find_map(|place| Some((self.readable.get(place.segment)?, place)));
+        let segment = |place: Place| Some((self.readable.get(place.segment)?, BlockPtr { id, place }));
+        let found = places.into_iter().find_map(segment);
         found.ok_or_else(|| unreadable("its segment is not in the table"))
     }
 

@@ -53,7 +53,8 @@ impl PageReader for RunIo<'_> {
         } else {
             Vec::new()
         };
-        let mut arrived: HashMap<BlockId, Bytes> = together.into_iter().collect();
+        let mut arrived: HashMap<BlockId, Bytes> =
+            together.into_iter().map(|one| (one.id, one.bytes)).collect();
         let as_it_came = |ptr: &BlockPtr, bytes: Bytes| {
             let header = self.store.prove(ptr.id, &bytes)?;
             let plain = plain_of(&header, &bytes, BlockKind::Run).ok()?;
@@ -114,14 +115,28 @@ impl Store {
         }
     }
 
-    /// Where the block map says that a block is: at each of these places, or nowhere.
+    /// Where the block map says that a block's content is: at each of these places, or nowhere.
     ///
     /// # Errors
     /// When the map cannot be read.
     pub fn places_of(&self, id: BlockId) -> Result<Vec<Place>> {
-        Ok(match self.look_up(id, |look_up, io| look_up.location(io))? {
-            Some(Location::Places(places)) => places.to_vec(),
-            _ => Vec::new(),
+        self.content_of(id).map(|(_, places)| places)
+    }
+
+    /// The block that has the content of `id`, itself unless it is an alias, and where the map says that it is.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub fn content_of(&self, id: BlockId) -> Result<(BlockId, Vec<Place>)> {
+        let location = |id| self.look_up(id, |look_up, io| look_up.location(io));
+        let (id, found) = match location(id)? {
+            Some(Location::Alias(to)) => (to, location(to)?),
+            found => (id, found),
+        };
+        Ok(match found {
+            Some(Location::Places(places)) => (id, places.to_vec()),
+            // One alias names another only on a damaged disk.
+            _ => (id, Vec::new()),
         })
     }
 }

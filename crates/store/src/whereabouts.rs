@@ -5,6 +5,7 @@ use crate::segments::ColumnSlot;
 use crate::store::Store;
 use larder_format::run::Marks;
 use larder_format::{BlockId, DeviceIndex, DeviceOffset, Place};
+use larder_sorted::map::{Entry, Location};
 
 /// Place of a block, and whether it has, or had, more than one reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +24,12 @@ impl Store {
     /// # Errors
     /// When the map cannot be read.
     pub fn whereabouts(&self, id: BlockId) -> Result<Option<Whereabouts>> {
-        let Some(entry) = self.look_up(id, |look_up, io| look_up.entry(io))? else { return Ok(None) };
+        let entry_of = |id| self.look_up(id, |look_up, io| look_up.entry(io));
+        let entry = match entry_of(id)? {
+            Some(Entry { location: Location::Alias(to), .. }) => entry_of(to)?,
+            found => found,
+        };
+        let Some(entry) = entry else { return Ok(None) };
         let Some(&place) = entry.places().first() else { return Ok(None) };
         let copies = entry.places().iter().flat_map(|&place| self.copies_at(place)).collect();
         Ok(Some(Whereabouts { place, copies, shared: entry.marks.contains(Marks::SHARED) }))

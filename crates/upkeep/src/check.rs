@@ -8,7 +8,9 @@
 //! after a commit with nobody inside. It reads past the cache, and what it knows of each block is in memory: some
 //! 200 B a block.
 
-use crate::gc::deep::{MemoryPages, Met, Spill, Sweep, Tag, TreeWalk, Verdict, Visitor, expects};
+use crate::gc::deep::{
+    AliasWalk, MemoryPages, Met, Spill, Sweep, Tag, TreeWalk, Verdict, Visitor, expects,
+};
 use larder_device::ALIGN;
 use larder_format::block::BlockKind;
 use larder_format::checksum::fast128;
@@ -22,10 +24,10 @@ use larder_format::segment::{
 use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Place, SegmentId, SlotIndex};
 use larder_pool::Pool;
 use larder_pool::pins::{Pinned, PinnedTree};
-use larder_sorted::map::Entry;
-use larder_store::Result;
-use larder_store::Store;
+use larder_sorted::map::{Entry, Location};
+use larder_store::{Result, RunIo, Store};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::ControlFlow;
 
 /// Memory for what the walk has waiting and for ids before they are packed, bytes.
 const MEMORY: usize = 16 << 20;
@@ -68,6 +70,13 @@ struct Seen {
     shared: bool,
     /// The fingerprint of what it holds, when it was read and some blocks have theirs in the map.
     print: Option<Fingerprint>,
+}
+
+/// An alias in the map.
+struct AliasSeen {
+    to: BlockId,
+    /// That is a block with places.
+    is_sound: bool,
 }
 
 /// A visitor that reads and verifies everything.
@@ -128,11 +137,12 @@ impl Visitor for Deep<'_> {
     fn extent(&mut self, member: &PinnedTree, key: &Key, extent: &Extent, met: Met) -> Result<()> {
         let ptr = extent.ptr;
         self.see(member, ptr);
-        let place = self.pool.store().place_of(ptr)?;
+        // Charged as it was written: moves keep the length, and an alias is charged for what it was.
+        let charged = u64::from(ptr.place.footprint());
         let sum = &mut self.sums[member.number as usize];
-        sum.0 += u64::from(place.footprint());
+        sum.0 += charged;
         if member.inherited.is_some() && ptr.id <= member.inherited_below {
-            sum.1 += u64::from(place.footprint());
+            sum.1 += charged;
         }
         if met == Met::Carried {
             return Ok(());
@@ -223,6 +233,9 @@ impl Checker<'_> {
     fn check_map(&self, deep: &mut Deep<'_>, pinned: &Pinned) -> Result<LivePlaces> {
         let Deep { report, live, pages, seen, .. } = deep;
         while live.join_all_step(pages, usize::MAX)? {}
+        let aliases = self.aliases()?;
+        self.follow(&aliases, live, pages, pinned)?;
+        let targets: HashSet<BlockId> = aliases.values().map(|alias| alias.to).collect();
         let mut suspects = Spill::new(MEMORY);
         let ids = BlockId::new(0)..=pinned.horizon;
         let mut sweep = Sweep::new(live.read(pages)?, Spill::new(0).read(pages)?, ids);
@@ -240,8 +253,20 @@ impl Checker<'_> {
             }
             match verdict {
                 Verdict::Live(references, _) => {
-                    let seen = &seen[&id];
-                    if seen.place.is_some_and(|place| !entry.places().contains(&place)) {
+                    if targets.contains(&id) && !(shared && entry.marks.contains(Marks::ALIASED)) {
+                        problem("has an alias, but is not marked so");
+                    }
+                    // Without a tree that names it.
+                    let Some(seen) = seen.get(&id) else {
+                        report.records += 1;
+                        return Ok(());
+                    };
+                    let alias = aliases.get(&id);
+                    if alias.is_some_and(|alias| !alias.is_sound) {
+                        problem("is an alias of nothing, or of another alias");
+                    }
+                    let is_elsewhere = |place| alias.is_none() && !entry.places().contains(&place);
+                    if seen.place.is_some_and(is_elsewhere) {
                         problem(&format!("is used at {:?}, the map says {:?}", seen.place, entry.location));
                     }
                     if seen.shared && !shared {
@@ -253,7 +278,7 @@ impl Checker<'_> {
                     if dead && !shared {
                         problem("is in use, but marked as dead");
                     }
-                    let record = references[0].tag.logical() > 0;
+                    let record = references.iter().any(|one| one.tag.logical() > 0);
                     if !record && references.iter().map(|one| one.count).sum::<u64>() > 1 {
                         problem("is a node in two places of a tree");
                     }
@@ -274,6 +299,54 @@ impl Checker<'_> {
             report.problems.push(problem);
         }
         Ok(places)
+    }
+
+    /// All aliases that the map has.
+    fn aliases(&self) -> Result<HashMap<BlockId, AliasSeen>> {
+        let mut found = HashMap::new();
+        if !self.store.core.lock().has_aliases() {
+            return Ok(found);
+        }
+        let window = self.store.map.lock().window(BlockId::new(0), usize::MAX);
+        window.visit(&RunIo::new(self.store), |id, entry| {
+            if let Location::Alias(to) = entry.location {
+                found.insert(id, AliasSeen { to, is_sound: false });
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        for alias in found.values_mut() {
+            let target = self.store.look_up(alias.to, |look_up, io| look_up.location(io))?;
+            alias.is_sound = matches!(target, Some(Location::Places(_)));
+        }
+        Ok(found)
+    }
+
+    /// What aliases refer to is alive while they are.
+    fn follow(
+        &self,
+        aliases: &HashMap<BlockId, AliasSeen>,
+        live: &mut Spill,
+        pages: &mut MemoryPages,
+        pinned: &Pinned,
+    ) -> Result<()> {
+        if aliases.is_empty() {
+            return Ok(());
+        }
+        let mut walk = AliasWalk::new(live.peruse(pages)?, BlockId::new(0)..=pinned.horizon);
+        let mut found = Vec::new();
+        let mut refer = |id, tag| {
+            found.push((id, tag));
+            Ok(())
+        };
+        while walk.step(self.pool, pages, ENTRIES, &mut refer)? {}
+        for (id, tag) in found {
+            if live.is_full(1) {
+                live.spill(pages)?;
+            }
+            live.push(id, tag);
+        }
+        while live.join_all_step(pages, usize::MAX)? {}
+        Ok(())
     }
 
     fn check_tables(&self, places: &mut LivePlaces, report: &mut Report) -> Result<()> {

@@ -10,6 +10,7 @@ mod damage;
 mod devices;
 pub mod gc;
 mod note;
+mod pass;
 mod read_repair;
 mod reconstruct;
 mod reshape;
@@ -25,6 +26,7 @@ pub use check::Report;
 pub use damage::DamageWalker;
 pub use devices::Devices;
 pub use gc::Collector;
+pub use pass::{Pass, PassState, Passes};
 pub use read_repair::ReadRepair;
 pub use reconstruct::Tally;
 pub use reshape::Reshape;
@@ -49,6 +51,8 @@ pub struct Upkeep {
     pub scrub: Arc<Scrub>,
     /// Free slots.
     pub trim: Trimmer,
+    /// Duplicates among what is stored.
+    pub passes: Passes,
     /// Garbage collection.
     pub gc: Collector,
     /// Names of what is lost.
@@ -70,6 +74,7 @@ impl Upkeep {
             _only: only,
             reshape: Reshape::new(pool, &devices, &resilver),
             trim: Trimmer::new(pool),
+            passes: Passes::new(pool),
             gc: Collector::new(pool),
             damage: DamageWalker::new(pool),
             devices,

@@ -35,6 +35,9 @@ fn run(mutant: Mutant, seed: u64) -> Result<usize, String> {
         | Mutant::HintBelieved
         | Mutant::MoveNotTold
         | Mutant::HitNotMarked
+        | Mutant::AliasOverlooked
+        | Mutant::AliasNotMarked
+        | Mutant::AliasNotReleased
         | Mutant::LocalityRemembers
         | Mutant::WrongPrint
         | Mutant::TouchedForgotten => {

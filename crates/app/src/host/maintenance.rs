@@ -4,7 +4,7 @@
 //!
 //! A thread of each pool takes one step after the other. Work that somebody waits for goes first: stripes that a read
 //! found wrong, then resilvers, then data that no longer fits the shape of its group, then scrubs; last the names of
-//! files whose data nothing can give back. While nobody else uses the pool it goes as fast as the devices do; while
+//! files whose data nothing can give back, and a search for duplicates. While nobody else uses the pool it goes as fast as the devices do; while
 //! others do, it takes a share of the time. Steps are short enough that others do not wait long. The properties
 //! `scan_rate`, `scrub` and `scrub_window` are looked at before each step, so that they take effect at once.
 //!
@@ -281,7 +281,7 @@ impl<'a> Maintenance<'a> {
         let (pool, upkeep) = (self.pool, self.upkeep);
         let mended = upkeep.read_repair.step()? > 0;
         let trimmed = self.trim()?;
-        let rate = number(pool, "scan_rate");
+        let rate = self.rate();
         let now = pool.store().clock().monotonic();
         if let Some(last) = self.last {
             let rest = (last.ended + last.rest(rate)).saturating_sub(now);
@@ -301,6 +301,17 @@ impl<'a> Maintenance<'a> {
         self.step = next_step(self.step, took, if busy { STEP_BESIDE } else { STEP_ALONE });
         self.last = Some(Step { ended, took, examined, parts: if busy { parts } else { 1 } });
         Ok(Some(if std::mem::take(&mut self.wait_for_room) { FOR_ROOM } else { Duration::ZERO }))
+    }
+
+    /// The most that may be gone through in a second, bytes; 0 for no limit.
+    fn rate(&self) -> u64 {
+        let of_pool = number(self.pool, "scan_rate");
+        let of_pass = if self.upkeep.scrub.progress().is_some() || !self.upkeep.passes.is_active() {
+            0
+        } else {
+            self.upkeep.passes.last().map_or(0, |pass| pass.rate)
+        };
+        [of_pool, of_pass].into_iter().filter(|&rate| rate > 0).min().unwrap_or(0)
     }
 
     /// A step of trims, beside whatever scan is under way; whether there was one.
@@ -343,7 +354,11 @@ impl<'a> Maintenance<'a> {
         }
         let moving = |progress: &ScrubProgress| !progress.paused && why_scrub_waits(upkeep).is_none();
         let Some(before) = upkeep.scrub.progress().filter(moving) else {
-            return Ok(upkeep.damage.step(NAMED)?.then_some((0, SCRUB_PARTS)));
+            if upkeep.damage.step(NAMED)? {
+                return Ok(Some((0, SCRUB_PARTS)));
+            }
+            let examined = upkeep.passes.step(bytes)?;
+            return Ok(examined.map(|examined| (examined, SCRUB_PARTS)));
         };
         let more = upkeep.scrub.step(bytes)?;
         let after = upkeep.scrub.progress();

@@ -42,9 +42,11 @@ mod absent;
 mod check;
 mod find;
 mod rebuild;
+mod share;
 mod upkeep;
 
 pub use crate::duplicates::IndexFootprints;
+pub use share::{Shared as SharedRecords, TreeOf, TreeRecords};
 pub use crate::duplicates::{DedupFigures, RebuildProgress, index_limits};
 use crate::pool::Pool;
 use larder_format::Fingerprint;

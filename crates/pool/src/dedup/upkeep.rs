@@ -9,6 +9,7 @@ use larder_format::{BlockId, SegmentId};
 use larder_sorted::index::{Changes, Index};
 use larder_store::{Dedup, PoolError, Result, RunIo};
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 
 /// Blocks of the map that a step takes up at most, for each page that it may write.
 const BLOCKS_PER_PAGE: usize = 256;
@@ -21,7 +22,8 @@ impl Pool {
     /// Opens the index when some dataset has `dedup` on, and lets go of it when none has.
     pub(crate) fn wake_or_lay_down(&self) {
         let wanted = !self.shared.store.read_only
-            && self.datasets().iter().any(|of| of.settings().dedup != Dedup::Off);
+            && (self.shared.duplicates.in_use.load(Ordering::Relaxed)
+                || self.datasets().iter().any(|of| of.settings().dedup != Dedup::Off));
         let mut indexed = self.shared.duplicates.indexed.lock();
         match (wanted, indexed.index.is_some()) {
             (true, false) => self.wake(&mut indexed),

@@ -153,6 +153,8 @@ pub(crate) struct Duplicates {
     /// First ids of what is being stored and may not be in the index yet. Locked last.
     storing: Mutex<BTreeSet<BlockId>>,
     memory: AtomicU64,
+    /// Somebody looks for duplicates among what is stored.
+    pub(crate) in_use: AtomicBool,
     /// Hardly anything of what was stored last had been there.
     pub(crate) expects_new: AtomicBool,
     pub(crate) counts: Counts,
@@ -179,6 +181,7 @@ impl Duplicates {
             secret: OnceLock::new(),
             storing: Mutex::default(),
             memory: AtomicU64::new(memory),
+            in_use: AtomicBool::new(false),
             expects_new: AtomicBool::new(true),
             counts: Counts::default(),
         }

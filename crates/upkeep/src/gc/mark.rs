@@ -187,8 +187,8 @@ impl TreeWalk {
         let cached: Vec<_> =
             batch.iter().map(|one| pool.store().cache.peek_node(one.ptr.id).filter(|_| !self.deep)).collect();
         let missing = batch.iter().zip(&cached).filter(|(_, cached)| cached.is_none());
-        let arrived: HashMap<BlockId, Bytes> =
-            pool.store().fetch(missing.map(|(one, _)| one.ptr)).into_iter().collect();
+        let arrived = pool.store().fetch(missing.map(|(one, _)| one.ptr));
+        let arrived: HashMap<BlockId, Bytes> = arrived.into_iter().map(|one| (one.id, one.bytes)).collect();
         pool.store().world.workers.map(batch.len(), |i| {
             let one = &batch[i];
             let node = cached[i].clone().map_or_else(|| load(pool, one.ptr, arrived.get(&one.ptr.id)), Ok);

@@ -11,9 +11,11 @@
 //!    business.
 //! 2. **Mark** ([`mark`]): every node below the pinned roots is read once; the ids of nodes and records go into
 //!    a set that spills ([`spill`]).
-//! 3. **Sweep** ([`sweep`]): that set and the block map are read side by side, in order of id. Blocks that the map
+//! 3. **Aliases** ([`aliases`]), where there may be any: the map is read beside that set, and what a live alias names
+//!    joins it.
+//! 4. **Sweep** ([`sweep`]): that set and the block map are read side by side, in order of id. Blocks that the map
 //!    knows and nobody refers to die; marks of second references that are gone are cleared.
-//! 4. Ids that are live and have no entry are *missing*, unless they were freed since the pin. Files that name some of
+//! 5. Ids that are live and have no entry are *missing*, unless they were freed since the pin. Files that name some of
 //!    them are looked for, to be reported as damaged.
 //!
 //! # Live traffic
@@ -50,6 +52,7 @@
 //! [`larder_store::cache::GC_SHARE_PERCENT`] of the budget, whatever the number of blocks: half for the set of what
 //! is live, a quarter for the walk, the rest for the other sets.
 
+mod aliases;
 mod findings;
 mod mark;
 mod spill;
@@ -59,6 +62,7 @@ mod tests;
 
 /// Parts that a check is made of.
 pub(crate) mod deep {
+    pub(crate) use super::aliases::AliasWalk;
     pub(crate) use super::mark::{Met, TreeWalk, Visitor};
     pub(crate) use super::spill::{Spill, Tag};
     pub(crate) use super::sweep::{Sweep, Verdict};
@@ -68,6 +72,7 @@ pub(crate) mod deep {
 pub use findings::{Amount, CLASSES, Findings, Outcome, References, Sharing};
 
 use crate::damage::trees_of;
+use aliases::AliasWalk;
 use findings::SAMPLE;
 use larder_format::items::Extent;
 use larder_format::node::Key;
@@ -77,7 +82,7 @@ use larder_mutants::{Mutant, mutated};
 use larder_pool::CommitTurn;
 use larder_pool::Pool;
 use larder_pool::pins::{Phase, Pinned, PinnedTree, Progress};
-use larder_sorted::map::Entry;
+use larder_sorted::map::{Entry, Location};
 use larder_sorted::{PageReader, PageWriter};
 use larder_store::RunIo;
 use larder_store::Store;
@@ -96,6 +101,8 @@ const ENTRIES_PER_NODE: usize = 64;
 const PAGES_PER_NODE: usize = 1;
 /// Free segments that a group must have for the collection to write pages.
 const FREE_SEGMENTS_LEAST: u64 = 4;
+/// Live ids that are in memory twice while aliases are looked at: 12 bytes each.
+const PERUSED_AT_MOST: usize = 64 << 10;
 /// Touched blocks that the sweep leaves in memory: some 16 bytes each.
 const TOUCHED_AT_MOST: usize = 64 << 10;
 /// Of the collection's memory, they take at most this part.
@@ -111,6 +118,8 @@ pub struct Collector {
 /// The sets of ids.
 struct Sets {
     live: Spill,
+    /// Blocks that live aliases refer to.
+    aliased: Spill,
     freed: Spill,
     retained: Spill,
     suspects: Spill,
@@ -119,11 +128,12 @@ struct Sets {
 impl Sets {
     fn new(memory: usize) -> Self {
         let small = || Spill::new(memory / 12);
-        Self { live: Spill::new(memory / 2), freed: small(), retained: small(), suspects: small() }
+        let live = Spill::new(memory / 2);
+        Self { live, aliased: small(), freed: small(), retained: small(), suspects: small() }
     }
 
-    fn all(&mut self) -> [&mut Spill; 4] {
-        [&mut self.live, &mut self.freed, &mut self.retained, &mut self.suspects]
+    fn all(&mut self) -> [&mut Spill; 5] {
+        [&mut self.live, &mut self.aliased, &mut self.freed, &mut self.retained, &mut self.suspects]
     }
 
     /// Writes out what is full and carries merges on; whether something was to be done.
@@ -151,6 +161,7 @@ enum Stage {
     Mark,
     /// Merge the sets, to be read side by side.
     Join,
+    Aliases(Box<AliasWalk>),
     Sweep(Box<Sweep>),
     /// Suspects are held against what was freed.
     Suspects(Option<Box<(Merged, Merged)>>),
@@ -162,6 +173,8 @@ pub(crate) struct Collection {
     walk: TreeWalk,
     sets: Sets,
     stage: Stage,
+    /// Aliases were looked at, or there are none.
+    has_followed: bool,
     findings: Findings,
     walked: u64,
     swept: u64,
@@ -172,7 +185,8 @@ pub(crate) struct Collection {
     touched_limit: usize,
 }
 
-/// Tag that a record has beside those of its references when one of them is late: see [`PinnedTree::is_late`].
+/// Tag that a record has beside those of its references when one of them is late: see [`PinnedTree::is_late`]. Or is by
+/// an alias: either way it stays marked as shared.
 const LATE: Tag = Tag::NONE;
 
 /// Marks blocks as a walk of the trees finds them.
@@ -227,7 +241,19 @@ impl Collection {
         let stage = Stage::Mark;
         let touched_limit = TOUCHED_AT_MOST.min(memory / TOUCHED_SHARE);
         let swept = findings.judged_blocks();
-        Self { pinned, walk, sets, stage, findings, walked: 0, swept, shared: 0, sharing, touched_limit }
+        Self {
+            pinned,
+            walk,
+            sets,
+            stage,
+            has_followed: false,
+            findings,
+            walked: 0,
+            swept,
+            shared: 0,
+            sharing,
+            touched_limit,
+        }
     }
 
     fn progress(&self) -> Progress {
@@ -265,8 +291,30 @@ impl Collection {
                 let (live, retained) = (&mut self.sets.live, &mut self.sets.retained);
                 if !live.join_all_step(io, pages)? && !retained.join_all_step(io, pages)? {
                     let ids = self.pinned.from..=self.pinned.horizon;
+                    if !self.has_followed && pool.store().core.lock().has_aliases() {
+                        if live.buffered() > PERUSED_AT_MOST {
+                            live.spill(io)?;
+                            return Ok(true);
+                        }
+                        self.stage = Stage::Aliases(Box::new(AliasWalk::new(live.peruse(io)?, ids)));
+                        return Ok(true);
+                    }
                     let sweep = Sweep::new(live.read(io)?, retained.read(io)?, ids);
                     self.stage = Stage::Sweep(Box::new(sweep));
+                }
+            }
+            Stage::Aliases(aliases) => {
+                let aliased = &mut self.sets.aliased;
+                let refer = |id, tag| {
+                    aliased.push(id, tag);
+                    Ok(())
+                };
+                if !aliases.step(pool, io, effort * ENTRIES_PER_NODE, refer)? {
+                    self.has_followed = true;
+                    self.stage = Stage::Join;
+                    while self.sets.aliased.join_step(io, usize::MAX)? {}
+                    let aliased = std::mem::replace(&mut self.sets.aliased, Spill::new(0));
+                    self.sets.live.absorb(aliased);
                 }
             }
             Stage::Sweep(sweep) if sweep.waits_for_retained() => {
@@ -326,14 +374,18 @@ impl Collection {
 
     /// Whether the next step changes the map or judges by what it says.
     fn is_sweeping(&self) -> bool {
-        matches!(&self.stage, Stage::Sweep(sweep) if !sweep.waits_for_retained())
+        match &self.stage {
+            Stage::Aliases(_) => true,
+            Stage::Sweep(sweep) => !sweep.waits_for_retained(),
+            _ => false,
+        }
     }
 
     /// Takes over what was touched since the last step. What the sweep reads already is added to only when memory has
     /// had its share.
     fn retain(&mut self, touched: &mut HashSet<BlockId>) {
         let from = match &mut self.stage {
-            Stage::Mark | Stage::Join => BlockId::new(0),
+            Stage::Mark | Stage::Join | Stage::Aliases(_) => BlockId::new(0),
             Stage::Sweep(_) if touched.len() <= self.touched_limit => return,
             Stage::Sweep(sweep) => {
                 let Some(lent) = sweep.lend_retained() else { return };
@@ -353,6 +405,8 @@ impl Collection {
 enum Act {
     /// It is dead and was shared, or not, and has this many bytes.
     Condemn(u64),
+    /// It is dead, and was an alias.
+    Forget,
     /// One reference is left.
     Unshare,
 }
@@ -388,7 +442,9 @@ fn judge(
             let is_late = logical > 0 && references.iter().any(|one| one.tag == LATE);
             let references = || references.iter().filter(|one| !is_late || one.tag != LATE);
             let count = references().map(|one| one.count).sum();
-            if logical > 0 {
+            // What an alias shares is counted where its content is.
+            let is_alias = matches!(entry.location, Location::Alias(_));
+            if logical > 0 && !is_alias {
                 let stored = places.first().map_or(0, |place| u64::from(place.stored));
                 let allocated = bytes;
                 findings.count(&References::of(count, logical.into(), stored, allocated));
@@ -412,7 +468,7 @@ fn judge(
         Verdict::Dead => {
             let expected = expects(pinned, entry.marks);
             if expected { &mut findings.dead } else { &mut findings.unreachable }.add(bytes);
-            Some(Act::Condemn(bytes))
+            Some(if places.is_empty() { Act::Forget } else { Act::Condemn(bytes) })
         }
     }
 }
@@ -558,6 +614,7 @@ impl Collector {
         for &(id, act) in &untouched {
             match act {
                 Act::Condemn(bytes) => self.pool.freeing().condemn(map, id, bytes),
+                Act::Forget => self.pool.freeing().forget_alias(map, id),
                 Act::Unshare => self.pool.freeing().note_sole(map, id),
             }
             unshared += u64::from(act == Act::Unshare);

@@ -434,6 +434,29 @@ impl Spill {
         Merged::new(runs, buffer, io)
     }
 
+    /// As [`Spill::read`], and all of it can be read again; nothing may be added before that.
+    pub(crate) fn peruse<R: PageReader>(&mut self, io: &R) -> Result<Merged, R::Error> {
+        assert!(self.runs.len() <= self.fan_in && self.joining.is_none(), "settled before it is read");
+        self.buffer.sort_unstable();
+        let again = |run: &SpilledRun| SpilledRun { pages: run.pages.clone(), level: run.level };
+        Merged::new(self.runs.iter().map(again).collect(), self.buffer.clone(), io)
+    }
+
+    /// Takes all of another set.
+    pub(crate) fn absorb(&mut self, other: Self) {
+        assert!(self.joining.is_none() && other.joining.is_none(), "settled before they become one");
+        self.buffer.extend(other.buffer);
+        self.runs.extend(other.runs);
+        for (segment, pages) in other.segments {
+            *self.segments.entry(segment).or_default() += pages;
+        }
+    }
+
+    /// Ids in the buffer.
+    pub(crate) fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// Takes back what was given to be read, so that more can be added. What is read anew is all that was left, and
     /// some of what was read before.
     pub(crate) fn take_back(&mut self, Merged { cursors, rest, heads }: Merged) {

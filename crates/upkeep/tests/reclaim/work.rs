@@ -8,9 +8,11 @@ use larder_format::ByteLen;
 use larder_format::checksum::ChecksumKind;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
+use larder_format::run::Marks;
 use larder_pool::codec::Codec;
 use larder_pool::{Dataset, Dedup, Look, NewRecord, Pool, PoolError, Update};
 use larder_sim::{SimWorld, Survival};
+use larder_sorted::map::Location;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -115,7 +117,7 @@ impl Bed {
     }
 
     fn step(&mut self) -> &'static str {
-        match self.next(56) {
+        match self.next(60) {
             0..=11 => self.put(),
             12..=14 => self.remove(),
             15..=17 => self.share(),
@@ -165,6 +167,7 @@ impl Bed {
                 "tick"
             }
             52..=55 => self.trim(),
+            56..=59 => self.make_aliases(),
             _ => self.put_many(),
         }
     }
@@ -194,6 +197,29 @@ impl Bed {
         self.state.twice = true;
         self.pool().rebuild_step(3).unwrap();
         "rebuild index"
+    }
+
+    /// Looks for duplicates among what a dataset has stored, and in its snapshots.
+    fn make_aliases(&mut self) -> &'static str {
+        let (_, dataset) = self.some_dataset();
+        let pool = Arc::clone(self.pool());
+        // Heads are looked at as they are committed.
+        if self.next(2) == 0 {
+            pool.commit().unwrap();
+            self.promise();
+        }
+        pool.use_index(self.next(8) > 0);
+        self.state.twice = true;
+        let mut shared = 0;
+        for tree in pool.trees_of(dataset.id()) {
+            let mut from = Some(Key::MIN);
+            while let Some(key) = from {
+                let found = pool.tree_records(dataset.id(), tree, key).unwrap();
+                from = found.next;
+                shared += pool.share_records(found.records).unwrap().shared;
+            }
+        }
+        if shared > 0 { "make aliases" } else { "no duplicates" }
     }
 
     /// A trace that ended has nothing to complain of.
@@ -241,7 +267,7 @@ impl Bed {
         let mut files = files.to_vec();
         let mut letters = Vec::new();
         for (i, (_, len)) in files.iter_mut().enumerate() {
-            if self.next(if dedup == Dedup::Off { 6 } else { 2 }) == 0 && *len < 240 << 10 {
+            if self.next(if dedup == Dedup::Off { 3 } else { 2 }) == 0 && *len < 240 << 10 {
                 letters.push(self.next(ALPHABET));
                 *len = LENGTHS[letters[i] as usize % LENGTHS.len()];
             } else {
@@ -622,25 +648,42 @@ fn drain(pool: &Pool) -> Result<(), String> {
 
 /// The map knows every live block, and beyond them nothing but what was left to the trace; the segments' counts
 /// are the sums of those, and slots are all accounted for.
-fn accounted(pool: &Pool, state: &State, blocks: &Blocks, unreachable: u64) -> Result<(), String> {
-    let mut known = BTreeMap::new();
+fn accounted(
+    pool: &Pool,
+    state: &State,
+    blocks: &Blocks,
+    unreachable: u64,
+    is_traced: bool,
+) -> Result<(), String> {
+    let (mut known, mut aliases) = (BTreeMap::new(), BTreeMap::new());
     let mut bytes = 0;
     for (id, entry) in pool.blocks().map_err(|error| error.to_string())? {
         let Some(&version) = blocks.by_id.get(&id).filter(|&&version| version < state.born) else {
             continue;
         };
         known.insert(version, entry.marks);
-        bytes += blocks.footprint(version);
-        if entry.marks.contains(larder_format::run::Marks::DEAD) {
+        match entry.location {
+            Location::Places(_) => bytes += blocks.footprint(version),
+            Location::Alias(to) => drop(aliases.insert(version, to)),
+        }
+        if entry.marks.contains(Marks::DEAD) {
             return Err(format!("block {id} is still marked as dead"));
         }
     }
-    let live = state.live();
+    let mut live = state.live();
+    for (alias, to) in aliases.iter().filter(|(alias, _)| state.live().contains(alias)) {
+        let target = blocks.by_id.get(to).ok_or_else(|| format!("{alias} is an alias of {to}: never stored"))?;
+        live.insert(*target);
+    }
     if let Some(&lost) = live.iter().find(|version| !known.contains_key(version)) {
         return Err(format!("block {} is live, but was freed", blocks.all[lost].0.id));
     }
     let dead: Vec<_> = known.iter().filter(|(version, _)| !live.contains(version)).collect();
-    if let Some(&(&leak, marks)) = dead.iter().find(|(version, _)| !state.left.contains(version)) {
+    // Whether a block is needed that had an alias, a trace finds.
+    let is_left = |version, marks: Marks| {
+        state.left.contains(version) || !is_traced && marks.contains(Marks::ALIASED)
+    };
+    if let Some(&(&leak, marks)) = dead.iter().find(|(version, marks)| !is_left(version, **marks)) {
         let id = blocks.all[leak].0.id;
         return Err(format!("block {id} was not shared, and is not freed: {marks:?}"));
     }
@@ -681,7 +724,7 @@ fn traced(pool: &Kept, mut state: State, blocks: &Blocks) -> Result<(), String> 
             "after a trace {unreachable} blocks are unreachable, {left} bytes left to the next"
         ));
     }
-    accounted(pool, &state, blocks, unreachable).map_err(|why| format!("after a trace: {why}"))
+    accounted(pool, &state, blocks, unreachable, true).map_err(|why| format!("after a trace: {why}"))
 }
 
 /// A pool that holds `state`: whole, with every content, and with nothing else once the queue is empty.
@@ -692,7 +735,7 @@ fn verify(pool: &Kept, state: &State, blocks: &Blocks) -> Result<(), String> {
     }
     drain(pool)?;
     let unreachable = whole(pool, state)?;
-    accounted(pool, state, blocks, unreachable)
+    accounted(pool, state, blocks, unreachable, false)
 }
 
 /// The state that a pool is in, by its stamp.
@@ -769,7 +812,7 @@ pub fn run(seed: u64, steps: usize, cuts: usize, coverage: &mut Coverage) -> Res
     let autotrim = ["on", "on", "off"][entropy.next_u64() as usize % 3];
     pool.set_pool_property("autotrim", autotrim).unwrap();
     // Datasets inherit it until it is switched for one.
-    let dedup = ["off", "on", "on", "verify"][entropy.next_u64() as usize % 4];
+    let dedup = ["off", "off", "on", "verify"][entropy.next_u64() as usize % 4];
     pool.set_property(larder_pool::ROOT_DATASET, "dedup", dedup).unwrap();
     pool.commit().unwrap();
     let mut start = sim.trace().len();

@@ -197,6 +197,7 @@ impl Looking<'_> {
             own: sum.own + one.own,
             logical: sum.logical + one.logical,
             stored: sum.stored + one.stored,
+            held: sum.held + one.held,
         })
     }
 

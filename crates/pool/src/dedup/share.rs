@@ -1,0 +1,313 @@
+//! Sharing what is stored already: a record that has the content of another becomes an alias of it.
+//!
+//! Nothing is written anew and no tree changes, so it reaches what snapshots hold as well. The map alone says that a
+//! block is an alias; its own place is free with the commit that keeps that.
+//!
+//! # What is believed
+//! Nothing but bytes. The index and the map's fingerprints say what may be the same; both records are read, and compared,
+//! before one of two good copies is given up.
+//!
+//! # Order
+//! Reading holds nobody up. What came of it is decided in the end under the commit lock, under which no block moves, is
+//! freed or becomes an alias: both blocks must still be there, with places, the target with the fingerprint that it had.
+//! It gets the marks `SHARED`, as by a hit, and `ALIASED` in the same moment, under the map's lock. One that has
+//! `ALIASED` never becomes an alias: the other one does, unless it has that mark too. An alias never becomes a target,
+//! since it has no fingerprint.
+//!
+//! # A crash
+//! leaves both with places, or an alias and its target with its mark: one commit keeps all of it.
+
+use crate::dataset::Dataset;
+use crate::pool::Pool;
+use crate::remains::Alone;
+use larder_format::label::Features;
+use larder_format::node::Key;
+use larder_format::run::{Delta, Marks};
+use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Place};
+use larder_mutants::{Mutant, mutated};
+use larder_sorted::map::{Entry, Location, LostPages, Update};
+use larder_sorted::tree::Remains as Walk;
+use larder_store::{PoolError, Result, RunIo};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Result of [`Pool::share_records`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Shared {
+    /// Records that were looked at, each once.
+    pub records: u64,
+    /// Bytes that were read.
+    pub read: u64,
+    /// Records that are aliases now.
+    pub shared: u64,
+    /// Bytes of the places that they gave up.
+    pub freed: u64,
+    /// Records that could not be read, or not be compared.
+    pub unread: u64,
+}
+
+impl Shared {
+    /// Adds up.
+    pub fn add(&mut self, other: &Self) {
+        self.records += other.records;
+        self.read += other.read;
+        self.shared += other.shared;
+        self.freed += other.freed;
+        self.unread += other.unread;
+    }
+}
+
+/// One of a dataset's trees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TreeOf {
+    /// The head, as it is committed.
+    Head,
+    /// The snapshot with this high id, without what the tree after it has as well.
+    Snapshot(BlockId),
+}
+
+/// Part of a tree's records; see [`Pool::tree_records`].
+#[derive(Debug, Default)]
+pub struct TreeRecords {
+    /// The records.
+    pub records: Vec<BlockPtr>,
+    /// Where to go on, if there is more.
+    pub next: Option<Key>,
+}
+
+/// A record that may be given up for another.
+struct Pair {
+    own: BlockPtr,
+    target: BlockPtr,
+    print: Fingerprint,
+}
+
+impl Pool {
+    /// Has the index be in use although no dataset has `dedup` on, or not any more.
+    pub fn use_index(&self, wanted: bool) {
+        self.shared.duplicates.in_use.store(wanted, Ordering::Relaxed);
+        self.wake_or_lay_down();
+    }
+
+    /// The trees of a dataset, its head first, then its snapshots from the newest to the oldest, hidden ones too.
+    pub fn trees_of(&self, dataset: DatasetId) -> Vec<TreeOf> {
+        let snapshots = self.snapshots.lock();
+        let taken = snapshots.of(dataset).rev().map(|one| TreeOf::Snapshot(one.record.high));
+        std::iter::once(TreeOf::Head).chain(taken).collect()
+    }
+
+    /// Some records that a tree names, from `from` on; none when it is gone. What cannot be read is passed over.
+    ///
+    /// # Errors
+    /// When nothing can be read now.
+    pub fn tree_records(&self, dataset: DatasetId, tree: TreeOf, from: Key) -> Result<TreeRecords> {
+        // No commit comes between: the nodes of committed trees stay where they are.
+        let _turn = self.commit_turn();
+        let head = self.tree_of(dataset);
+        let (root, after) = match tree {
+            TreeOf::Head => {
+                let root = |head: &Arc<Dataset>| head.state.read().tree.committed_root();
+                (head.as_ref().and_then(root), None)
+            }
+            TreeOf::Snapshot(high) => {
+                let of = |snapshots: &crate::snapshots::Snapshots| {
+                    snapshots.of(dataset).find(|one| one.record.high == high).and_then(|one| one.record.root)
+                };
+                let root = of(&self.snapshots.lock());
+                (root, self.after(dataset, head.as_deref(), high))
+            }
+        };
+        let Some(root) = root else { return Ok(TreeRecords::default()) };
+        let mut walk = Walk::new(Some(root), after, BlockId::new(0), from);
+        let mut found = Alone::default();
+        let more = self.find_alone(&mut walk, BlockId::new(0), &mut found)?;
+        Ok(TreeRecords { records: found.records, next: more.then(|| walk.cursor()) })
+    }
+
+    /// Looks for each of these records whether the pool has its content elsewhere, and makes it an alias then. What has
+    /// no fingerprint is read for it. The index must be in use: see [`Pool::use_index`].
+    ///
+    /// # Errors
+    /// When nothing may be written, or the map cannot be read for now.
+    pub fn share_records(&self, mut records: Vec<BlockPtr>) -> Result<Shared> {
+        self.shared.store.check_writable()?;
+        records.sort_unstable_by_key(|ptr| ptr.id);
+        records.dedup_by_key(|ptr| ptr.id);
+        let mut outcome = Shared { records: records.len() as u64, ..Shared::default() };
+        let pairs = self.find_pairs(records, &mut outcome)?;
+        self.make_aliases(&self.compare(pairs, &mut outcome), &mut outcome)?;
+        Ok(outcome)
+    }
+
+    /// Records that others seem to be the same as. Those of which none is known go into the index.
+    fn find_pairs(&self, records: Vec<BlockPtr>, outcome: &mut Shared) -> Result<Vec<Pair>> {
+        // No checkpoint comes between the look at the runs and that at the map.
+        let _op = self.enter()?;
+        let io = RunIo::new(&self.shared.store);
+        let known = self.still_there(records)?;
+        let unprinted: Vec<BlockPtr> =
+            known.iter().filter(|(_, _, print)| print.is_none()).map(|(ptr, ..)| *ptr).collect();
+        let plain = self.shared.store.read_all(&unprinted);
+        outcome.unread += (unprinted.len() - plain.len()) as u64;
+        outcome.read += plain.values().map(|plain| plain.len() as u64).sum::<u64>();
+        let hashed = self.shared.store.world.workers.map(unprinted.len(), |i| {
+            let id = unprinted[i].id;
+            plain.get(&id).map(|plain| (id, self.fingerprint(plain)))
+        });
+        let computed: HashMap<BlockId, Fingerprint> = hashed.into_iter().flatten().collect();
+        let print_of = |(ptr, _, print): &(BlockPtr, Delta, Option<Fingerprint>)| {
+            print.or_else(|| computed.get(&ptr.id).copied())
+        };
+        let printed: Vec<_> = known.iter().filter_map(|one| Some((one, print_of(one)?))).collect();
+        let asked: Vec<Fingerprint> = printed.iter().map(|(_, print)| *print).collect();
+        let probe = self.shared.duplicates.indexed.lock().index.as_ref().map(|index| index.probe(&asked));
+        let Some(probe) = probe else { return Ok(Vec::new()) };
+        let named = probe.finish(&io, &mut { u64::MAX });
+        let mut firsts: HashMap<Fingerprint, BlockPtr> = HashMap::new();
+        let (mut pairs, mut fresh) = (Vec::new(), Vec::new());
+        for (((ptr, in_runs, had), print), named) in printed.into_iter().zip(named) {
+            let earlier = firsts.get(&print).copied();
+            let other = match earlier {
+                None => named.filter(|id| *id != ptr.id).and_then(|id| self.has_print(id, print)),
+                found => found,
+            };
+            match other {
+                Some(target) => pairs.push(Pair { own: *ptr, target, print }),
+                None => {
+                    firsts.insert(print, *ptr);
+                    fresh.push((*ptr, *in_runs, *had, print));
+                }
+            }
+        }
+        let mut taken = Vec::new();
+        {
+            let mut map = self.shared.store.map.lock();
+            for (ptr, in_runs, had, print) in fresh {
+                let is_there = Entry::of(&map.now(ptr.id, in_runs)).is_some_and(|now| !now.places().is_empty());
+                if is_there && had.is_none() {
+                    map.apply(Update::Print { id: ptr.id, print });
+                }
+                taken.extend(is_there.then_some((print, ptr.id)));
+            }
+        }
+        if let Some(index) = &mut self.shared.duplicates.indexed.lock().index {
+            taken.into_iter().for_each(|(print, id)| index.insert(print, id));
+        }
+        Ok(pairs)
+    }
+
+    /// Those of the records that have places, with what the runs say of them and their fingerprints.
+    fn still_there(
+        &self,
+        records: Vec<BlockPtr>,
+    ) -> Result<Vec<(BlockPtr, Delta, Option<Fingerprint>)>> {
+        let io = RunIo::new(&self.shared.store);
+        let (mut finder, mut lost) = (self.shared.store.map.lock().finder(), LostPages::default());
+        let mut known = Vec::with_capacity(records.len());
+        for ptr in records {
+            let found = finder.find_past(ptr.id, &mut lost, PoolError::is_loss, &io)?;
+            let Some(in_runs) = found else { continue };
+            let now = Entry::of(&self.shared.store.map.lock().now(ptr.id, in_runs));
+            if let Some(entry) = now.filter(|entry| !entry.marks.contains(Marks::DEAD))
+                && let Some(&place) = entry.places().first()
+            {
+                known.push((BlockPtr { id: ptr.id, place }, in_runs, entry.print));
+            }
+        }
+        Ok(known)
+    }
+
+    /// The block with this id, when the map has it with this fingerprint and places.
+    fn has_print(&self, id: BlockId, print: Fingerprint) -> Option<BlockPtr> {
+        if self.shared.damage.is_block_lost(id) {
+            return None;
+        }
+        let entry = self.shared.store.look_up(id, |look_up, io| look_up.entry(io)).ok().flatten()?;
+        let place = *entry.places().first()?;
+        (entry.print == Some(print)).then_some(BlockPtr { id, place })
+    }
+
+    /// Those pairs of which both can be read and are the same.
+    fn compare(&self, mut pairs: Vec<Pair>, outcome: &mut Shared) -> Vec<Pair> {
+        let store = &self.shared.store;
+        let wanted: Vec<BlockPtr> = pairs.iter().flat_map(|pair| [pair.own, pair.target]).collect();
+        // Many may have one target.
+        let mut each = wanted.clone();
+        each.sort_unstable_by_key(|ptr| ptr.id);
+        each.dedup_by_key(|ptr| ptr.id);
+        let read = store.read_all(&each);
+        outcome.read += read.values().map(|plain| plain.len() as u64).sum::<u64>();
+        let plain = |ptr: BlockPtr| read.get(&ptr.id).cloned().or_else(|| store.read(ptr).ok());
+        pairs.retain(|pair| {
+            let is_same = plain(pair.own).zip(plain(pair.target)).is_some_and(|(own, target)| own == target);
+            outcome.unread += u64::from(!is_same);
+            is_same
+        });
+        pairs
+    }
+
+    /// Makes the first of each pair an alias of the second.
+    fn make_aliases(&self, pairs: &[Pair], outcome: &mut Shared) -> Result<()> {
+        if pairs.is_empty() {
+            return Ok(());
+        }
+        let _turn = self.commit_turn();
+        self.shared.store.check_writable()?;
+        let mut ids: Vec<BlockId> = pairs.iter().flat_map(|pair| [pair.own.id, pair.target.id]).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let io = RunIo::new(&self.shared.store);
+        let (mut finder, mut lost) = (self.shared.store.map.lock().finder(), LostPages::default());
+        let mut in_runs = HashMap::with_capacity(ids.len());
+        for id in ids {
+            let found = finder.find_past(id, &mut lost, PoolError::is_loss, &io)?;
+            in_runs.extend(found.map(|delta| (id, delta)));
+        }
+        // Before the map has one: from now on nothing is freed but by those who know of aliases.
+        self.shared.store.core.lock().features.incompatible |= Features::ALIASES;
+        let (mut given_up, mut named): (Vec<Place>, Vec<(Fingerprint, BlockId)>) = Default::default();
+        for pair in pairs {
+            let [own, target] = [pair.own.id, pair.target.id];
+            let (Some(of_own), Some(of_target)) = (in_runs.get(&own), in_runs.get(&target)) else { continue };
+            let mut map = self.shared.store.map.lock();
+            let now = |id, in_runs: &Delta| Entry::of(&map.now(id, *in_runs));
+            let (Some(of_own), Some(of_target)) = (now(own, of_own), now(target, of_target)) else {
+                continue;
+            };
+            let is_swapped = of_own.marks.contains(Marks::ALIASED);
+            let [(from, of_from), (to, of_to)] = match is_swapped {
+                false => [(own, of_own), (target, of_target)],
+                true => [(target, of_target), (own, of_own)],
+            };
+            let Location::Places(places) = of_from.location else { continue };
+            let is_same = of_from.print.is_none_or(|print| print == pair.print) && of_to.print == Some(pair.print);
+            // Nor is one given up that has more copies.
+            let is_as_safe = of_to.places().len() >= places.len();
+            let is_free = !of_from.marks.contains(Marks::ALIASED) && !of_from.marks.contains(Marks::DEAD);
+            if !(is_same && is_as_safe && is_free) {
+                continue;
+            }
+            if !mutated(Mutant::AliasNotMarked) {
+                self.shared.freeing.mark_shared(&mut map, to);
+            }
+            map.apply(Update::Mark { id: to, marks: Marks::ALIASED });
+            map.apply(Update::Alias { id: from, to });
+            map.apply(Update::Unmark { id: from, marks: Marks::INDEXED });
+            self.shared.duplicates.forget(from);
+            drop(map);
+            named.extend(is_swapped.then_some((pair.print, to)));
+            outcome.shared += 1;
+            outcome.freed += places.iter().map(|place| u64::from(place.footprint())).sum::<u64>();
+            given_up.extend(places.iter());
+        }
+        if let Some(index) = &mut self.shared.duplicates.indexed.lock().index {
+            named.into_iter().for_each(|(print, id)| index.insert(print, id));
+        }
+        if !mutated(Mutant::AliasNotReleased) {
+            let mut core = self.shared.store.core.lock();
+            given_up.into_iter().for_each(|place| core.release(place));
+        }
+        Ok(())
+    }
+}
