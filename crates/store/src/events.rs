@@ -64,6 +64,10 @@ pub enum Class {
     DedupStart,
     /// They are not any more.
     DedupFinish,
+    /// Records are stored anew as their dataset's properties say.
+    RewriteStart,
+    /// They are not any more.
+    RewriteFinish,
     /// A collection began.
     TraceStart,
     /// A collection ended.
@@ -108,6 +112,8 @@ impl fmt::Display for Class {
             Self::TrimFinish => "trim_finish",
             Self::DedupStart => "dedup_start",
             Self::DedupFinish => "dedup_finish",
+            Self::RewriteStart => "rewrite_start",
+            Self::RewriteFinish => "rewrite_finish",
             Self::TraceStart => "trace_start",
             Self::TraceFinish => "trace_finish",
             Self::SnapshotPolicy => "snapshot_policy",

@@ -102,6 +102,13 @@ pub struct Draft {
     sum: [u8; SUM_LEN],
 }
 
+impl Draft {
+    /// The codec that it was made with: none where none was worth it.
+    pub fn codec(&self) -> block::CodecKind {
+        self.info.codec
+    }
+}
+
 /// Compresses `plain`, sums that and says what became of it.
 pub fn draft(sums: &Sums, mut info: BlockInfo, codec: Codec, plain: Bytes) -> Draft {
     info.logical = plain.len() as u32;

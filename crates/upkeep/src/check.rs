@@ -8,9 +8,7 @@
 //! after a commit with nobody inside. It reads past the cache, and what it knows of each block is in memory: some
 //! 200 B a block.
 
-use crate::gc::deep::{
-    AliasWalk, MemoryPages, Met, Spill, Sweep, Tag, TreeWalk, Verdict, Visitor, expects,
-};
+use crate::gc::deep::{AliasWalk, MemoryPages, Met, Spill, Sweep, Tag, TreeWalk, Verdict, Visitor, expects};
 use larder_device::ALIGN;
 use larder_format::block::BlockKind;
 use larder_format::checksum::fast128;

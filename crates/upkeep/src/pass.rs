@@ -1,4 +1,5 @@
-//! Passes over the records that datasets have stored, their snapshots' included: looking for duplicates.
+//! Passes over the records that datasets have stored, their snapshots' included: looking for duplicates, and storing them
+//! anew as the datasets' properties say.
 //!
 //! Trees are walked as they are committed, the head first, then each snapshot without what the tree after it has, so that
 //! nodes which both have are not read. Each stretch of a tree gives some thousand records, which are gone through in
@@ -13,7 +14,7 @@
 use crate::note::NoteReader;
 use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr, DatasetId, Timestamp};
-use larder_pool::{Pool, PoolError, Result, SharedRecords, TreeOf};
+use larder_pool::{Pool, PoolError, Result, Tally, TreeOf};
 use larder_store::{Class, Event};
 use larder_sync::Mutex;
 use std::sync::Arc;
@@ -22,6 +23,15 @@ use std::sync::Arc;
 const RECORDS: usize = 1024;
 /// The note of the pass.
 const NOTE: &str = "pass";
+
+/// Purpose of a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// What is there twice becomes an alias: [`Pool::share_records`].
+    Dedup,
+    /// What is stored otherwise than the properties say is stored anew: [`Pool::rewrite_records`].
+    Rewrite,
+}
 
 /// State of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +47,8 @@ pub enum PassState {
 /// A pass, or what the last one came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pass {
+    /// Its purpose.
+    pub task: Task,
     /// Its state.
     pub state: PassState,
     /// When it began.
@@ -51,8 +63,8 @@ pub struct Pass {
     pub total: u64,
     /// The most that it goes through in a second, bytes; 0, whatever the devices give.
     pub rate: u64,
-    /// What was found.
-    pub found: SharedRecords,
+    /// What it came to.
+    pub tally: Tally,
 }
 
 /// How far a pass came.
@@ -80,36 +92,41 @@ impl Course {
             TreeOf::Head => 0,
             TreeOf::Snapshot(high) => high.get(),
         };
-        let found = pass.found;
+        let task = match pass.task {
+            Task::Dedup => "dedup",
+            Task::Rewrite => "rewrite",
+        };
+        let tally = pass.tally;
         let numbers = [
             pass.examined,
             pass.total,
             pass.rate,
-            found.records,
-            found.read,
-            found.shared,
-            found.freed,
-            found.unread,
+            tally.records,
+            tally.read,
+            tally.changed,
+            tally.before,
+            tally.after,
+            tally.unread,
             *done as u64,
             tree,
             from.object,
             u64::from(from.kind),
             from.offset,
         ];
-        let times = format!(
-            "{} {} {} {}",
-            pass.started.secs, pass.started.nanos, finished.secs, finished.nanos
-        );
+        let times =
+            format!("{} {} {} {}", pass.started.secs, pass.started.nanos, finished.secs, finished.nanos);
         let numbers = numbers.map(|number| number.to_string()).join(" ");
         let datasets: Vec<String> = pass.datasets.iter().map(|of| of.get().to_string()).collect();
-        format!("dedup {state} {times} {numbers} {}", datasets.join(" "))
+        format!("{task} {state} {times} {numbers} {}", datasets.join(" "))
     }
 
     fn decode(text: &str) -> Option<Self> {
         let mut note = NoteReader::new(text);
-        if note.word()? != "dedup" {
-            return None;
-        }
+        let task = match note.word()? {
+            "dedup" => Task::Dedup,
+            "rewrite" => Task::Rewrite,
+            _ => return None,
+        };
         let state = match note.number()? {
             0 => PassState::Active,
             1 => PassState::Stopped,
@@ -119,11 +136,12 @@ impl Course {
         let started = note.time()?;
         let finished = Some(note.time()?).filter(|time| time.secs > 0);
         let [examined, total, rate] = [note.number()?, note.number()?, note.number()?];
-        let found = SharedRecords {
+        let tally = Tally {
             records: note.number()?,
             read: note.number()?,
-            shared: note.number()?,
-            freed: note.number()?,
+            changed: note.number()?,
+            before: note.number()?,
+            after: note.number()?,
             unread: note.number()?,
         };
         let done = note.number()? as usize;
@@ -134,7 +152,7 @@ impl Course {
         let (object, kind) = (note.number()?, u8::try_from(note.number()?).ok()?);
         let from = Key::new(object, kind, note.number()?);
         let datasets = std::iter::from_fn(|| note.number()).map(DatasetId::new).collect();
-        let pass = Pass { state, started, finished, datasets, examined, total, rate, found };
+        let pass = Pass { task, state, started, finished, datasets, examined, total, rate, tally };
         Some(Self { pass, done, tree, from })
     }
 }
@@ -160,12 +178,12 @@ impl Passes {
         Self { pool: Arc::clone(pool), inner: Mutex::default() }
     }
 
-    /// Begins to look for duplicates among what these datasets and their snapshots have stored, at most `rate` bytes a
-    /// second, unless that is 0; goes on where one of the same datasets was stopped.
+    /// Begins to go through what these datasets and their snapshots have stored, at most `rate` bytes a second, unless
+    /// that is 0; goes on where one for the same was stopped.
     ///
     /// # Errors
     /// [`PoolError::Busy`] while a pass is under way; when the pool cannot be written.
-    pub fn start(&self, mut datasets: Vec<DatasetId>, rate: u64) -> Result<()> {
+    pub fn start(&self, task: Task, mut datasets: Vec<DatasetId>, rate: u64) -> Result<()> {
         self.pool.store().check_writable()?;
         datasets.sort_unstable();
         datasets.dedup();
@@ -174,10 +192,17 @@ impl Passes {
         let before = inner.course.take().flatten();
         if let Some(course) = before.as_ref().filter(|course| course.pass.state == PassState::Active) {
             let names: Vec<_> = course.pass.datasets.iter().map(|of| self.pool.full_name(*of)).collect();
+            let doing = match course.pass.task {
+                Task::Dedup => "duplicates are being looked for in",
+                Task::Rewrite => "records are being rewritten in",
+            };
             inner.course = Some(before);
-            return Err(PoolError::Busy(format!("duplicates are being looked for in {}", names.join(", "))));
+            return Err(PoolError::Busy(format!("{doing} {}", names.join(", "))));
         }
-        let same = |course: &Course| course.pass.state == PassState::Stopped && course.pass.datasets == datasets;
+        let same = |course: &Course| {
+            let Pass { task: of, state, datasets: all, .. } = &course.pass;
+            (*of, *state) == (task, PassState::Stopped) && *all == datasets
+        };
         let course = match before.filter(same) {
             Some(mut course) => {
                 (course.pass.state, course.pass.rate, course.pass.finished) = (PassState::Active, rate, None);
@@ -185,6 +210,7 @@ impl Passes {
             }
             None => Course {
                 pass: Pass {
+                    task,
                     state: PassState::Active,
                     started: self.pool.store().world.clock.now(),
                     finished: None,
@@ -192,7 +218,7 @@ impl Passes {
                     datasets,
                     examined: 0,
                     rate,
-                    found: SharedRecords::default(),
+                    tally: Tally::default(),
                 },
                 done: 0,
                 tree: TreeOf::Head,
@@ -203,8 +229,12 @@ impl Passes {
         self.pool.set_note(NOTE, &course.encode())?;
         inner.course = Some(Some(course));
         drop(inner);
-        self.pool.use_index(true);
-        self.pool.store().event(Event::new(Class::DedupStart));
+        self.pool.use_index(task == Task::Dedup);
+        let class = match task {
+            Task::Dedup => Class::DedupStart,
+            Task::Rewrite => Class::RewriteStart,
+        };
+        self.pool.store().event(Event::new(class));
         Ok(())
     }
 
@@ -217,7 +247,7 @@ impl Passes {
         self.look(&mut inner);
         let active = |course: &&mut Course| course.pass.state == PassState::Active;
         let Some(course) = inner.course.as_mut().and_then(Option::as_mut).filter(active) else {
-            return Err(PoolError::NotFound("a search for duplicates under way".into()));
+            return Err(PoolError::NotFound("a pass under way".into()));
         };
         self.end(course, PassState::Stopped)?;
         (inner.waiting, inner.next) = (Vec::new(), None);
@@ -246,8 +276,10 @@ impl Passes {
         }
         let mut inner = self.inner.lock();
         let Inner { course: Some(Some(course)), waiting, next } = &mut *inner else { return Ok(None) };
-        // After an import nobody has asked for it yet.
-        self.pool.use_index(true);
+        if course.pass.task == Task::Dedup {
+            // After an import nobody has asked for it yet.
+            self.pool.use_index(true);
+        }
         if next.is_none() {
             let Some(&dataset) = course.pass.datasets.get(course.done) else {
                 self.end(course, PassState::Done)?;
@@ -269,8 +301,14 @@ impl Passes {
             examined += u64::from(ptr.place.stored);
             batch.push(ptr);
         }
-        let found = self.pool.share_records(batch)?;
-        course.pass.found.add(&found);
+        let tally = match (course.pass.task, course.pass.datasets.get(course.done)) {
+            (Task::Dedup, _) => self.pool.share_records(batch.clone()),
+            (Task::Rewrite, Some(&dataset)) => self.pool.rewrite_records(dataset, batch.clone()),
+            (Task::Rewrite, None) => Ok(Tally::default()),
+        };
+        // These come again.
+        let tally = tally.inspect_err(|_| waiting.extend(batch.into_iter().rev()))?;
+        course.pass.tally.add(&tally);
         course.pass.examined += examined;
         course.pass.total = course.pass.total.max(course.pass.examined);
         if waiting.is_empty()
@@ -313,20 +351,24 @@ impl Passes {
 
     fn end(&self, course: &mut Course, state: PassState) -> Result<()> {
         let ended = Course {
-            pass: Pass {
-                state,
-                finished: Some(self.pool.store().world.clock.now()),
-                ..course.pass.clone()
-            },
+            pass: Pass { state, finished: Some(self.pool.store().world.clock.now()), ..course.pass.clone() },
             ..course.clone()
         };
         self.pool.set_note(NOTE, &ended.encode())?;
         *course = ended;
         self.pool.use_index(false);
         let how = if state == PassState::Done { "" } else { "stopped: " };
-        let found = course.pass.found;
-        let text = format!("{how}{} records shared, {} bytes freed", found.shared, found.freed);
-        self.pool.store().event(Event::new(Class::DedupFinish).text(text));
+        let Tally { changed, before, after, .. } = course.pass.tally;
+        let (class, text) = match course.pass.task {
+            Task::Dedup => {
+                (Class::DedupFinish, format!("{how}{changed} records shared, {before} bytes freed"))
+            }
+            Task::Rewrite => {
+                let text = format!("{how}{changed} records rewritten, {before} bytes became {after}");
+                (Class::RewriteFinish, text)
+            }
+        };
+        self.pool.store().event(Event::new(class).text(text));
         Ok(())
     }
 }

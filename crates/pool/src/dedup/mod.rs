@@ -46,10 +46,10 @@ mod share;
 mod upkeep;
 
 pub use crate::duplicates::IndexFootprints;
-pub use share::{Shared as SharedRecords, TreeOf, TreeRecords};
 pub use crate::duplicates::{DedupFigures, RebuildProgress, index_limits};
 use crate::pool::Pool;
 use larder_format::Fingerprint;
+pub use share::{TreeOf, TreeRecords};
 
 impl Pool {
     /// The fingerprint of a record's plain bytes in this pool.

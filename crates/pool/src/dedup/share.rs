@@ -20,6 +20,7 @@
 use crate::dataset::Dataset;
 use crate::pool::Pool;
 use crate::remains::Alone;
+use crate::tally::Tally;
 use larder_format::label::Features;
 use larder_format::node::Key;
 use larder_format::run::{Delta, Marks};
@@ -31,32 +32,6 @@ use larder_store::{PoolError, Result, RunIo};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Result of [`Pool::share_records`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Shared {
-    /// Records that were looked at, each once.
-    pub records: u64,
-    /// Bytes that were read.
-    pub read: u64,
-    /// Records that are aliases now.
-    pub shared: u64,
-    /// Bytes of the places that they gave up.
-    pub freed: u64,
-    /// Records that could not be read, or not be compared.
-    pub unread: u64,
-}
-
-impl Shared {
-    /// Adds up.
-    pub fn add(&mut self, other: &Self) {
-        self.records += other.records;
-        self.read += other.read;
-        self.shared += other.shared;
-        self.freed += other.freed;
-        self.unread += other.unread;
-    }
-}
 
 /// One of a dataset's trees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,18 +105,18 @@ impl Pool {
     ///
     /// # Errors
     /// When nothing may be written, or the map cannot be read for now.
-    pub fn share_records(&self, mut records: Vec<BlockPtr>) -> Result<Shared> {
+    pub fn share_records(&self, mut records: Vec<BlockPtr>) -> Result<Tally> {
         self.shared.store.check_writable()?;
         records.sort_unstable_by_key(|ptr| ptr.id);
         records.dedup_by_key(|ptr| ptr.id);
-        let mut outcome = Shared { records: records.len() as u64, ..Shared::default() };
+        let mut outcome = Tally { records: records.len() as u64, ..Tally::default() };
         let pairs = self.find_pairs(records, &mut outcome)?;
         self.make_aliases(&self.compare(pairs, &mut outcome), &mut outcome)?;
         Ok(outcome)
     }
 
     /// Records that others seem to be the same as. Those of which none is known go into the index.
-    fn find_pairs(&self, records: Vec<BlockPtr>, outcome: &mut Shared) -> Result<Vec<Pair>> {
+    fn find_pairs(&self, records: Vec<BlockPtr>, outcome: &mut Tally) -> Result<Vec<Pair>> {
         // No checkpoint comes between the look at the runs and that at the map.
         let _op = self.enter()?;
         let io = RunIo::new(&self.shared.store);
@@ -184,7 +159,8 @@ impl Pool {
         {
             let mut map = self.shared.store.map.lock();
             for (ptr, in_runs, had, print) in fresh {
-                let is_there = Entry::of(&map.now(ptr.id, in_runs)).is_some_and(|now| !now.places().is_empty());
+                let is_there =
+                    Entry::of(&map.now(ptr.id, in_runs)).is_some_and(|now| !now.places().is_empty());
                 if is_there && had.is_none() {
                     map.apply(Update::Print { id: ptr.id, print });
                 }
@@ -198,7 +174,7 @@ impl Pool {
     }
 
     /// Those of the records that have places, with what the runs say of them and their fingerprints.
-    fn still_there(
+    pub(crate) fn still_there(
         &self,
         records: Vec<BlockPtr>,
     ) -> Result<Vec<(BlockPtr, Delta, Option<Fingerprint>)>> {
@@ -229,7 +205,7 @@ impl Pool {
     }
 
     /// Those pairs of which both can be read and are the same.
-    fn compare(&self, mut pairs: Vec<Pair>, outcome: &mut Shared) -> Vec<Pair> {
+    fn compare(&self, mut pairs: Vec<Pair>, outcome: &mut Tally) -> Vec<Pair> {
         let store = &self.shared.store;
         let wanted: Vec<BlockPtr> = pairs.iter().flat_map(|pair| [pair.own, pair.target]).collect();
         // Many may have one target.
@@ -248,7 +224,7 @@ impl Pool {
     }
 
     /// Makes the first of each pair an alias of the second.
-    fn make_aliases(&self, pairs: &[Pair], outcome: &mut Shared) -> Result<()> {
+    fn make_aliases(&self, pairs: &[Pair], outcome: &mut Tally) -> Result<()> {
         if pairs.is_empty() {
             return Ok(());
         }
@@ -281,7 +257,8 @@ impl Pool {
                 true => [(target, of_target), (own, of_own)],
             };
             let Location::Places(places) = of_from.location else { continue };
-            let is_same = of_from.print.is_none_or(|print| print == pair.print) && of_to.print == Some(pair.print);
+            let is_same =
+                of_from.print.is_none_or(|print| print == pair.print) && of_to.print == Some(pair.print);
             // Nor is one given up that has more copies.
             let is_as_safe = of_to.places().len() >= places.len();
             let is_free = !of_from.marks.contains(Marks::ALIASED) && !of_from.marks.contains(Marks::DEAD);
@@ -297,8 +274,8 @@ impl Pool {
             self.shared.duplicates.forget(from);
             drop(map);
             named.extend(is_swapped.then_some((pair.print, to)));
-            outcome.shared += 1;
-            outcome.freed += places.iter().map(|place| u64::from(place.footprint())).sum::<u64>();
+            outcome.changed += 1;
+            outcome.before += places.iter().map(|place| u64::from(place.footprint())).sum::<u64>();
             given_up.extend(places.iter());
         }
         if let Some(index) = &mut self.shared.duplicates.indexed.lock().index {

@@ -56,10 +56,6 @@ impl Blocks {
         let by_id = all.iter().enumerate().map(|(version, (ptr, _))| (ptr.id, version)).collect();
         Self { all, letters: self.letters[..count].to_vec(), by_id }
     }
-
-    pub fn footprint(&self, version: Version) -> u64 {
-        u64::from(self.all[version].0.place.footprint())
-    }
 }
 
 /// A state that a pool goes through.

@@ -117,7 +117,7 @@ impl Bed {
     }
 
     fn step(&mut self) -> &'static str {
-        match self.next(60) {
+        match self.next(63) {
             0..=11 => self.put(),
             12..=14 => self.remove(),
             15..=17 => self.share(),
@@ -168,6 +168,7 @@ impl Bed {
             }
             52..=55 => self.trim(),
             56..=59 => self.make_aliases(),
+            60..=62 => self.rewrite(),
             _ => self.put_many(),
         }
     }
@@ -216,10 +217,34 @@ impl Bed {
             while let Some(key) = from {
                 let found = pool.tree_records(dataset.id(), tree, key).unwrap();
                 from = found.next;
-                shared += pool.share_records(found.records).unwrap().shared;
+                shared += pool.share_records(found.records).unwrap().changed;
             }
         }
         if shared > 0 { "make aliases" } else { "no duplicates" }
+    }
+
+    /// Stores what a dataset has with another codec or checksum.
+    fn rewrite(&mut self) -> &'static str {
+        let (_, dataset) = self.some_dataset();
+        let pool = Arc::clone(self.pool());
+        let codec = ["off", "lz4", "zstd-1"][self.next(3) as usize];
+        let checksum = ["on", "on", "sha256"][self.next(3) as usize];
+        pool.set_property(dataset.id(), "compression", codec).unwrap();
+        pool.set_property(dataset.id(), "checksum", checksum).unwrap();
+        let mut changed = 0;
+        for tree in pool.trees_of(dataset.id()) {
+            let mut from = Some(Key::MIN);
+            while let Some(key) = from {
+                let found = pool.tree_records(dataset.id(), tree, key).unwrap();
+                from = found.next;
+                match pool.rewrite_records(dataset.id(), found.records) {
+                    Ok(tally) => changed += tally.changed,
+                    Err(PoolError::NoSpace) if self.ballast > 0 => return "no room to rewrite",
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        if changed > 0 { "rewrite" } else { "nothing to rewrite" }
     }
 
     /// A trace that ended has nothing to complain of.
@@ -312,7 +337,8 @@ impl Bed {
                 };
                 let piece = Piece { version, from: 0, len };
                 tree.insert(at(key), &extent(&self.blocks, piece).encode())?;
-                tree.link_block(ptr, len.into());
+                // A hit may name the place that it was rewritten to.
+                tree.link_block(self.blocks.all[version].0, len.into());
                 self.state.born = self.blocks.all.len();
                 self.state.drop_piece(name, key);
                 self.state.trees.get_mut(name).expect("a dataset").head.insert(key, piece);
@@ -663,7 +689,10 @@ fn accounted(
         };
         known.insert(version, entry.marks);
         match entry.location {
-            Location::Places(_) => bytes += blocks.footprint(version),
+            // It may have been rewritten.
+            Location::Places(places) => {
+                bytes += places.iter().map(|place| u64::from(place.footprint())).sum::<u64>();
+            }
             Location::Alias(to) => drop(aliases.insert(version, to)),
         }
         if entry.marks.contains(Marks::DEAD) {
@@ -672,7 +701,8 @@ fn accounted(
     }
     let mut live = state.live();
     for (alias, to) in aliases.iter().filter(|(alias, _)| state.live().contains(alias)) {
-        let target = blocks.by_id.get(to).ok_or_else(|| format!("{alias} is an alias of {to}: never stored"))?;
+        let target =
+            blocks.by_id.get(to).ok_or_else(|| format!("{alias} is an alias of {to}: never stored"))?;
         live.insert(*target);
     }
     if let Some(&lost) = live.iter().find(|version| !known.contains_key(version)) {
@@ -680,9 +710,8 @@ fn accounted(
     }
     let dead: Vec<_> = known.iter().filter(|(version, _)| !live.contains(version)).collect();
     // Whether a block is needed that had an alias, a trace finds.
-    let is_left = |version, marks: Marks| {
-        state.left.contains(version) || !is_traced && marks.contains(Marks::ALIASED)
-    };
+    let is_left =
+        |version, marks: Marks| state.left.contains(version) || !is_traced && marks.contains(Marks::ALIASED);
     if let Some(&(&leak, marks)) = dead.iter().find(|(version, marks)| !is_left(version, **marks)) {
         let id = blocks.all[leak].0.id;
         return Err(format!("block {id} was not shared, and is not freed: {marks:?}"));
