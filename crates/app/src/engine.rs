@@ -9,6 +9,7 @@ use crate::api::events::{Command, EventLists, Events, Histories, History};
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents, FileVersions, Versions};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::name::pool_of;
+use crate::api::pass::{PassList, ShowPasses, StartPass, StopPass};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::snapshots::{
     Bookmark, DestroyBookmark, DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release,
@@ -109,6 +110,12 @@ pub trait Engine: Send + Sync {
     fn fs_abort_receive(&self, request: stream::Abort) -> Result<Done>;
     /// Tells what differs between snapshots, line by line, until `emit` gives false.
     fn fs_diff(&self, request: Diff, emit: &mut dyn FnMut(Line) -> bool) -> Result<()>;
+    /// Begins a pass over what datasets have stored, or estimates what it would come to.
+    fn fs_start_pass(&self, request: StartPass) -> Result<PassList>;
+    /// Ends the passes of pools.
+    fn fs_stop_pass(&self, request: StopPass) -> Result<PassList>;
+    /// The passes of pools.
+    fn fs_passes(&self, request: ShowPasses) -> Result<PassList>;
     /// Places a hold on snapshots; on all of them or none.
     fn fs_hold(&self, request: Hold) -> Result<Done>;
     /// Lets go of a hold on snapshots; of all of them or none.
@@ -284,6 +291,9 @@ verbs! {
     Release, fs_release, "/v1/fs/release" changes(names) => Done, checked;
     Holds, fs_holds, "/v1/fs/holds" => Held, checked;
     stream::Abort, fs_abort_receive, "/v1/fs/abort-receive" changes(name) => Done;
+    StartPass, fs_start_pass, "/v1/fs/start-pass" changes(names unless dry_run) => PassList;
+    StopPass, fs_stop_pass, "/v1/fs/stop-pass" changes(names) => PassList;
+    ShowPasses, fs_passes, "/v1/fs/passes" => PassList;
     Space, fs_space, "/v1/fs/space" => Spaces, checked;
     fs::Get, fs_get, "/v1/fs/get" => Items;
     fs::Set, fs_set, "/v1/fs/set" changes(names) => Done, checked;

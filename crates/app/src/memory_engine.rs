@@ -5,6 +5,7 @@ use crate::api::diff::{Change, Diff, Kind, Line};
 use crate::api::events::{Command, EventLists, Events, Histories, History, PoolHistory};
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents, FileVersions, Versions};
 use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
+use crate::api::pass::{PassList, ShowPasses, StartPass, StopPass};
 use crate::api::pool::{PoolStatus, State, Vdev};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::snapshots::{
@@ -352,6 +353,17 @@ impl Engine for MemoryEngine {
             }
         }
         if request.from.ends_with("@bad") { Self::unsupported("end") } else { Ok(()) }
+    }
+
+    fn fs_start_pass(&self, request: StartPass) -> Result<PassList> {
+        request.names.iter().try_for_each(|name| self.known(name))?;
+        Ok(PassList::default())
+    }
+    fn fs_stop_pass(&self, request: StopPass) -> Result<PassList> {
+        self.asked(&request.names).map(|_| PassList::default())
+    }
+    fn fs_passes(&self, request: ShowPasses) -> Result<PassList> {
+        self.asked(&request.names).map(|_| PassList::default())
     }
 
     fn fs_hold(&self, request: Hold) -> Result<Done> {

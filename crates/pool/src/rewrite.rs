@@ -9,6 +9,7 @@
 //!
 //! A crash leaves a record at its old place or the new one, whole.
 
+use crate::dataset::settings_from;
 use crate::pool::Pool;
 use crate::tally::Tally;
 use bytes::Bytes;
@@ -21,7 +22,7 @@ use larder_sorted::map::{Entry, Location, LostPages, Update};
 use larder_store::codec::Codec;
 use larder_store::stripe::Encoded;
 use larder_store::{PoolError, Result, RunIo, draft, frame, heat, plain_of};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// A record as it is to be stored.
@@ -54,6 +55,33 @@ impl Pool {
         let bytes = anew.iter().map(|one| one.block.len() as u64).sum();
         self.check_space(bytes, settings.record_size)?;
         self.put_anew(&anew, &mut tally)?;
+        Ok(tally)
+    }
+
+    /// Tells what [`Pool::rewrite_records`] would do if these properties were set.
+    ///
+    /// # Errors
+    /// When the map cannot be read for now.
+    pub fn try_rewrite(
+        &self,
+        dataset: DatasetId,
+        mut records: Vec<BlockPtr>,
+        properties: &BTreeMap<String, String>,
+    ) -> Result<Tally> {
+        let Some(dataset) = self.dataset(dataset) else { return Ok(Tally::default()) };
+        let settings = settings_from(dataset.settings(), properties);
+        records.sort_unstable_by_key(|ptr| ptr.id);
+        records.dedup_by_key(|ptr| ptr.id);
+        let mut tally = Tally { records: records.len() as u64, ..Tally::default() };
+        let known: Vec<BlockPtr> = {
+            let _no_checkpoint = self.commit_turn();
+            self.still_there(records)?.into_iter().map(|(ptr, ..)| ptr).collect()
+        };
+        for one in self.encode_anew(&known, settings.codec, settings.checksum, &mut tally) {
+            tally.changed += 1;
+            tally.before += u64::from(one.ptr.place.footprint());
+            tally.after += u64::from(larder_store::stripe::footprint(one.block.len()));
+        }
         Ok(tally)
     }
 

@@ -26,7 +26,7 @@ pub use check::Report;
 pub use damage::DamageWalker;
 pub use devices::Devices;
 pub use gc::Collector;
-pub use pass::{Pass, PassState, Passes, Task};
+pub use pass::{Estimate, Pass, PassState, Passes, Task};
 pub use read_repair::ReadRepair;
 pub use reconstruct::Tally;
 pub use reshape::Reshape;

@@ -13,14 +13,20 @@
 
 use crate::note::NoteReader;
 use larder_format::node::Key;
-use larder_format::{BlockId, BlockPtr, DatasetId, Timestamp};
+use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Timestamp};
 use larder_pool::{Pool, PoolError, Result, Tally, TreeOf};
 use larder_store::{Class, Event};
 use larder_sync::Mutex;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Records that a step takes, at most.
 const RECORDS: usize = 1024;
+/// Records by which duplicates are estimated, at most.
+const SAMPLE: usize = 1 << 18;
+/// Of records that might be rewritten, so many first ones are tried, then one in so many.
+const TRIED_FIRST: u64 = 4096;
+const TRIED_ONE_IN: u64 = 32;
 /// The note of the pass.
 const NOTE: &str = "pass";
 
@@ -154,6 +160,60 @@ impl Course {
         let datasets = std::iter::from_fn(|| note.number()).map(DatasetId::new).collect();
         let pass = Pass { task, state, started, finished, datasets, examined, total, rate, tally };
         Some(Self { pass, done, tree, from })
+    }
+}
+
+/// What a pass would come to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Estimate {
+    /// Stored bytes of the records.
+    pub examined: u64,
+    /// Records and bytes that would change; what was read for it.
+    pub tally: Tally,
+}
+
+/// Fingerprints of some records, by which duplicates of all are estimated: those whose hash ends with so many zeros, the
+/// more the more there are (Flajolet, "On adaptive sampling", Computing 43, 1990).
+struct PrintSample {
+    seen: HashMap<Fingerprint, HashSet<BlockId>>,
+    again: HashMap<Fingerprint, u64>,
+    ids: usize,
+    zeros: u32,
+    most: usize,
+}
+
+impl PrintSample {
+    fn new(most: usize) -> Self {
+        Self { seen: HashMap::new(), again: HashMap::new(), ids: 0, zeros: 0, most }
+    }
+
+    fn add(&mut self, print: Fingerprint, id: BlockId, bytes: u64) {
+        if print.low().trailing_zeros() < self.zeros {
+            return;
+        }
+        let ids = self.seen.entry(print).or_default();
+        // One that a clone has as well is no duplicate.
+        if !ids.insert(id) {
+            return;
+        }
+        self.ids += 1;
+        if ids.len() > 1 {
+            *self.again.entry(print).or_default() += bytes;
+        }
+        while self.ids > self.most && self.zeros < 32 {
+            self.zeros += 1;
+            let zeros = self.zeros;
+            self.seen.retain(|print, _| print.low().trailing_zeros() >= zeros);
+            self.again.retain(|print, _| print.low().trailing_zeros() >= zeros);
+            self.ids = self.seen.values().map(HashSet::len).sum();
+        }
+    }
+
+    /// Records that are there again, and their bytes.
+    fn again(&self) -> (u64, u64) {
+        let records: u64 = self.seen.values().map(|ids| ids.len() as u64 - 1).sum();
+        let bytes: u64 = self.again.values().sum();
+        (records << self.zeros, bytes << self.zeros)
     }
 }
 
@@ -318,6 +378,88 @@ impl Passes {
             self.keep(course)?;
         }
         Ok(Some(examined))
+    }
+
+    /// Estimates what looking for duplicates among these datasets would share. Reads every record that has no
+    /// fingerprint; those of records that others in the pool have are not known.
+    ///
+    /// # Errors
+    /// When the trees or the map cannot be read for now.
+    pub fn estimate_dedup(&self, datasets: &[DatasetId]) -> Result<Estimate> {
+        let mut sample = PrintSample::new(SAMPLE);
+        let mut estimate = Estimate::default();
+        self.visit(datasets, |_, batch| {
+            estimate.examined += batch.iter().map(|ptr| u64::from(ptr.place.stored)).sum::<u64>();
+            let (prints, tally) = self.pool.fingerprints(batch)?;
+            estimate.tally.add(&tally);
+            for (ptr, print) in prints {
+                sample.add(print, ptr.id, u64::from(ptr.place.footprint()));
+            }
+            Ok(())
+        })?;
+        (estimate.tally.changed, estimate.tally.before) = sample.again();
+        Ok(estimate)
+    }
+
+    /// Estimates what rewriting these datasets would change, from some of their records, if these properties were set.
+    ///
+    /// # Errors
+    /// As [`Passes::estimate_dedup`].
+    pub fn estimate_rewrite(
+        &self,
+        datasets: &[DatasetId],
+        properties: &BTreeMap<String, String>,
+    ) -> Result<Estimate> {
+        let mut estimate = Estimate::default();
+        let mut sampled = Tally::default();
+        let mut number = 0_u64;
+        self.visit(datasets, |dataset, batch| {
+            let stored = |ptr: &BlockPtr| u64::from(ptr.place.stored);
+            estimate.examined += batch.iter().map(stored).sum::<u64>();
+            estimate.tally.records += batch.len() as u64;
+            // All of the first ones, then one in so many.
+            let chosen = batch.into_iter().filter(|_| {
+                number += 1;
+                number <= TRIED_FIRST || number.is_multiple_of(TRIED_ONE_IN)
+            });
+            let tally = self.pool.try_rewrite(dataset, chosen.collect(), properties)?;
+            sampled.add(&tally);
+            Ok(())
+        })?;
+        let scaled = |part: u64| {
+            (u128::from(part) * u128::from(estimate.tally.records) / u128::from(sampled.records.max(1)))
+                as u64
+        };
+        estimate.tally = Tally {
+            records: estimate.tally.records,
+            changed: scaled(sampled.changed),
+            before: scaled(sampled.before),
+            after: scaled(sampled.after),
+            ..sampled
+        };
+        Ok(estimate)
+    }
+
+    /// Shows all records of datasets and of their snapshots, some at a time, in order of id.
+    fn visit(
+        &self,
+        datasets: &[DatasetId],
+        mut visit: impl FnMut(DatasetId, Vec<BlockPtr>) -> Result<()>,
+    ) -> Result<()> {
+        for &dataset in datasets {
+            for tree in self.pool.trees_of(dataset) {
+                let mut from = Some(Key::MIN);
+                while let Some(key) = from {
+                    let mut found = self.pool.tree_records(dataset, tree, key)?;
+                    from = found.next;
+                    found.records.sort_unstable_by_key(|ptr| ptr.id);
+                    for batch in found.records.chunks(RECORDS) {
+                        visit(dataset, batch.to_vec())?;
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The tree that comes after one, and where it begins.

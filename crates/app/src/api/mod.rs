@@ -13,6 +13,7 @@ pub mod extents;
 pub mod figures;
 pub mod fs;
 pub mod name;
+pub mod pass;
 pub mod policy;
 pub mod pool;
 pub mod properties;

@@ -1,7 +1,7 @@
 //! `larder fs`: the verbs.
 
 use super::{
-    Session, fs_bookmark, fs_clone, fs_create, fs_destroy, fs_diff, fs_hold, fs_list, fs_mount,
+    Session, fs_bookmark, fs_clone, fs_create, fs_destroy, fs_diff, fs_hold, fs_list, fs_mount, fs_pass,
     fs_properties, fs_receive, fs_rename, fs_replicate, fs_rollback, fs_send, fs_snapshot, fs_space,
     fs_trash,
 };
@@ -63,6 +63,10 @@ pub enum Verb {
     /// Takes a property's own value away, so that the parent's holds
     #[command(after_help = "Example: larder fs inherit -r compression tank/media")]
     Inherit(fs_properties::Inherit),
+    /// Finds what is stored twice, in files and snapshots, and shares it
+    Dedup(fs_pass::Args),
+    /// Stores what is there with another codec or checksum, snapshots included
+    Rewrite(fs_pass::RewriteArgs),
     /// Mounts a dataset or a snapshot, or all datasets; without arguments, shows what is mounted
     Mount(fs_mount::MountArgs),
     /// Unmounts a dataset or a snapshot, or all
@@ -95,6 +99,8 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
         Verb::Get(args) => fs_properties::get(args, session),
         Verb::Set(args) => fs_properties::set(args, session),
         Verb::Inherit(args) => fs_properties::inherit(args, session),
+        Verb::Dedup(args) => fs_pass::dedup(args, session),
+        Verb::Rewrite(args) => fs_pass::rewrite(args, session),
         Verb::Mount(args) => fs_mount::mount(args, session),
         Verb::Unmount(args) => fs_mount::unmount(args, session),
     }

@@ -18,6 +18,7 @@ mod fs_diff;
 mod fs_hold;
 mod fs_list;
 mod fs_mount;
+mod fs_pass;
 mod fs_properties;
 mod fs_receive;
 mod fs_rename;

@@ -28,6 +28,7 @@ mod labels;
 mod live;
 mod maintenance;
 mod mounts;
+mod passes;
 mod policies;
 mod pools;
 mod repair;
@@ -45,6 +46,7 @@ use crate::api::diff::{Diff, Line};
 use crate::api::events::{Command, EventLists, Events, Histories, History};
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents, FileVersions, Versions};
 use crate::api::figures::{Cache, Caches, Iostat};
+use crate::api::pass::{PassList, ShowPasses, StartPass, StopPass};
 use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
 use crate::api::snapshots::{
     Bookmark, DestroyBookmark, DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release,
@@ -305,6 +307,15 @@ impl Engine for Host {
     }
     fn fs_empty_trash(&self, request: EmptyTrash) -> Result<TrashList> {
         datasets::empty_trash(self, &request)
+    }
+    fn fs_start_pass(&self, request: StartPass) -> Result<PassList> {
+        self.start_pass(&request)
+    }
+    fn fs_stop_pass(&self, request: StopPass) -> Result<PassList> {
+        self.stop_pass(&request)
+    }
+    fn fs_passes(&self, request: ShowPasses) -> Result<PassList> {
+        self.passes(&request)
     }
     fn fs_hold(&self, request: Hold) -> Result<Done> {
         datasets::hold(self, &request)

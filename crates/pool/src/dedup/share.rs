@@ -51,6 +51,16 @@ pub struct TreeRecords {
     pub next: Option<Key>,
 }
 
+/// A record and its fingerprint.
+struct Printed {
+    ptr: BlockPtr,
+    /// What the runs of the map said of it.
+    in_runs: Delta,
+    print: Fingerprint,
+    /// The map does not have it yet.
+    is_new: bool,
+}
+
 /// A record that may be given up for another.
 struct Pair {
     own: BlockPtr,
@@ -115,53 +125,75 @@ impl Pool {
         Ok(outcome)
     }
 
-    /// Records that others seem to be the same as. Those of which none is known go into the index.
-    fn find_pairs(&self, records: Vec<BlockPtr>, outcome: &mut Tally) -> Result<Vec<Pair>> {
-        // No checkpoint comes between the look at the runs and that at the map.
-        let _op = self.enter()?;
-        let io = RunIo::new(&self.shared.store);
-        let known = self.still_there(records)?;
+    /// The fingerprints of records; those that have none are read for it. Which of them were there, and what was read.
+    ///
+    /// # Errors
+    /// When the map cannot be read for now.
+    pub fn fingerprints(&self, mut records: Vec<BlockPtr>) -> Result<(Vec<(BlockPtr, Fingerprint)>, Tally)> {
+        records.sort_unstable_by_key(|ptr| ptr.id);
+        records.dedup_by_key(|ptr| ptr.id);
+        let mut tally = Tally { records: records.len() as u64, ..Tally::default() };
+        let known = {
+            let _no_checkpoint = self.commit_turn();
+            self.still_there(records)?
+        };
+        let printed = self.print_each(known, &mut tally);
+        Ok((printed.into_iter().map(|one| (one.ptr, one.print)).collect(), tally))
+    }
+
+    /// Fingerprints of records, which are read where the map has none.
+    fn print_each(
+        &self,
+        known: Vec<(BlockPtr, Delta, Option<Fingerprint>)>,
+        tally: &mut Tally,
+    ) -> Vec<Printed> {
         let unprinted: Vec<BlockPtr> =
             known.iter().filter(|(_, _, print)| print.is_none()).map(|(ptr, ..)| *ptr).collect();
         let plain = self.shared.store.read_all(&unprinted);
-        outcome.unread += (unprinted.len() - plain.len()) as u64;
-        outcome.read += plain.values().map(|plain| plain.len() as u64).sum::<u64>();
+        tally.unread += (unprinted.len() - plain.len()) as u64;
+        tally.read += plain.values().map(|plain| plain.len() as u64).sum::<u64>();
         let hashed = self.shared.store.world.workers.map(unprinted.len(), |i| {
             let id = unprinted[i].id;
             plain.get(&id).map(|plain| (id, self.fingerprint(plain)))
         });
         let computed: HashMap<BlockId, Fingerprint> = hashed.into_iter().flatten().collect();
-        let print_of = |(ptr, _, print): &(BlockPtr, Delta, Option<Fingerprint>)| {
-            print.or_else(|| computed.get(&ptr.id).copied())
-        };
-        let printed: Vec<_> = known.iter().filter_map(|one| Some((one, print_of(one)?))).collect();
-        let asked: Vec<Fingerprint> = printed.iter().map(|(_, print)| *print).collect();
+        let printed = known.into_iter().filter_map(|(ptr, in_runs, had)| {
+            let print = had.or_else(|| computed.get(&ptr.id).copied())?;
+            Some(Printed { ptr, in_runs, print, is_new: had.is_none() })
+        });
+        printed.collect()
+    }
+
+    /// Records that others seem to be the same as. Those of which none is known go into the index.
+    fn find_pairs(&self, records: Vec<BlockPtr>, outcome: &mut Tally) -> Result<Vec<Pair>> {
+        // No checkpoint comes between the look at the runs and that at the map.
+        let _op = self.enter()?;
+        let io = RunIo::new(&self.shared.store);
+        let printed = self.print_each(self.still_there(records)?, outcome);
+        let asked: Vec<Fingerprint> = printed.iter().map(|one| one.print).collect();
         let probe = self.shared.duplicates.indexed.lock().index.as_ref().map(|index| index.probe(&asked));
         let Some(probe) = probe else { return Ok(Vec::new()) };
         let named = probe.finish(&io, &mut { u64::MAX });
         let mut firsts: HashMap<Fingerprint, BlockPtr> = HashMap::new();
         let (mut pairs, mut fresh) = (Vec::new(), Vec::new());
-        for (((ptr, in_runs, had), print), named) in printed.into_iter().zip(named) {
-            let earlier = firsts.get(&print).copied();
-            let other = match earlier {
-                None => named.filter(|id| *id != ptr.id).and_then(|id| self.has_print(id, print)),
-                found => found,
-            };
-            match other {
-                Some(target) => pairs.push(Pair { own: *ptr, target, print }),
+        for (one, named) in printed.into_iter().zip(named) {
+            let earlier = firsts.get(&one.print).copied();
+            let named = named.filter(|id| *id != one.ptr.id);
+            match earlier.or_else(|| named.and_then(|id| self.has_print(id, one.print))) {
+                Some(target) => pairs.push(Pair { own: one.ptr, target, print: one.print }),
                 None => {
-                    firsts.insert(print, *ptr);
-                    fresh.push((*ptr, *in_runs, *had, print));
+                    firsts.insert(one.print, one.ptr);
+                    fresh.push(one);
                 }
             }
         }
         let mut taken = Vec::new();
         {
             let mut map = self.shared.store.map.lock();
-            for (ptr, in_runs, had, print) in fresh {
-                let is_there =
-                    Entry::of(&map.now(ptr.id, in_runs)).is_some_and(|now| !now.places().is_empty());
-                if is_there && had.is_none() {
+            for Printed { ptr, in_runs, print, is_new } in fresh {
+                let now = Entry::of(&map.now(ptr.id, in_runs));
+                let is_there = now.is_some_and(|now| !now.places().is_empty());
+                if is_there && is_new {
                     map.apply(Update::Print { id: ptr.id, print });
                 }
                 taken.extend(is_there.then_some((print, ptr.id)));

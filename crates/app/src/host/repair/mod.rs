@@ -42,7 +42,7 @@ fn refused(error: PoolError) -> ApiError {
 
 impl Host {
     /// A pool whose devices can be changed.
-    fn writable(&self, name: &str) -> Result<Arc<Live>> {
+    pub(super) fn writable(&self, name: &str) -> Result<Arc<Live>> {
         let live = self.pool(name)?;
         if live.pool.store().is_read_only() {
             return Err(ApiError::from(PoolError::ReadOnly).of_pool(name));
