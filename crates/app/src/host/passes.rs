@@ -50,7 +50,8 @@ impl Host {
                 continue;
             }
             let live = self.writable(&name)?;
-            live.upkeep.passes.start(task, datasets, request.rate).map_err(failed)?;
+            let begun = live.upkeep.passes.start(task, datasets, request.rate);
+            begun.and_then(|()| live.pool.commit().map(drop)).map_err(failed)?;
             passes.extend(status(&live));
         }
         Ok(PassList { passes })
@@ -61,7 +62,8 @@ impl Host {
         let mut passes = Vec::new();
         for name in &request.names {
             let live = self.writable(name)?;
-            live.upkeep.passes.stop().map_err(|error| {
+            let stopped = live.upkeep.passes.stop().and_then(|()| live.pool.commit().map(drop));
+            stopped.map_err(|error| {
                 ApiError::from(error).within(format!("cannot stop in '{name}'")).of_pool(name)
             })?;
             passes.extend(status(&live));

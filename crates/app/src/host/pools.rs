@@ -5,6 +5,7 @@ use super::status::fragmentation;
 use crate::api::{Item, ItemKind, Properties, PropertyValue, Result, Source};
 use larder_format::label::FORMAT_VERSION;
 use larder_pool::property::{self, Access};
+use larder_upkeep::gc::Outcome;
 
 /// A pool with the properties asked for, all when none is.
 pub fn item(live: &Live, asked: &[String]) -> Item {
@@ -39,7 +40,13 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
         "guid" => return told(pool.store().guid().to_string()),
         "version" => return told(FORMAT_VERSION.to_string()),
         "dedupratio" => {
-            let all = live.upkeep.gc.findings().map(|found| found.references()).unwrap_or_default();
+            // Nothing was ever shared, or nobody has counted yet.
+            if !pool.freeing().has_shared() {
+                return told(ratio(100));
+            }
+            let counted = live.upkeep.gc.findings().filter(|found| found.outcome == Outcome::Done);
+            let Some(found) = counted else { return told("-".to_owned()) };
+            let all = found.references();
             let percent = all.referenced_allocated.saturating_mul(100) / all.allocated.max(1);
             return told(ratio(percent.max(100)));
         }
