@@ -114,6 +114,7 @@ impl Engine for MemoryEngine {
             dedup: None,
             reshaping: 0,
             reshaping_stuck: None,
+            pass: None,
             survives: 1,
             damaged: vec![],
             uptime_ns: 1,

@@ -257,6 +257,11 @@ impl Dataset {
         }
     }
 
+    /// The block of its root as it is committed: another with each change.
+    pub fn committed_root(&self) -> Option<BlockId> {
+        self.state.read().tree.committed_root().map(|root| root.id)
+    }
+
     /// Whether something changed in it since it was first committed that no commit holds.
     pub fn has_uncommitted(&self) -> bool {
         let state = self.state.read();

@@ -219,9 +219,10 @@ pub static DATASET: &[Property] = &[
         "how stored blocks are verified; takes effect on what is written from now on"),
     settable("compression", COMPRESSION, Some("lz4"), true, "on | off | lz4 | gzip | gzip-1..9 | zstd | zstd-1..19",
         "how records are compressed (on = lz4, gzip = gzip-6, zstd = zstd-3); takes effect on what is written from now on").column("compress"),
-    settable("dedup", Kind::Word(&["off", "on", "verify"]), Some("off"), true, "off | on | verify",
+    settable("dedup", Kind::Word(&["off", "on", "verify", "later"]), Some("off"), true, "off | on | verify | later",
         "whether a record that is in the pool already, in whatever dataset has it on, is shared instead of being \
-         stored again; verify, only after comparing every byte; takes effect on what is written from now on"),
+         stored again; verify, only after comparing every byte; both take effect on what is written from now on; \
+         later, by looking for it in quiet times, as larder fs dedup does, among all that is stored"),
     settable("snapdir", Kind::Word(&["hidden", "visible"]), Some("hidden"), true, "hidden | visible",
         "whether the root directory lists .zfs, in which snapshots are; it can be looked up either way"),
     settable("atime", Kind::Word(&["on", "off", "relatime"]), Some("on"), true, "on | off | relatime",

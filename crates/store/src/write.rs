@@ -75,7 +75,7 @@ impl std::str::FromStr for Dedup {
     type Err = ();
     fn from_str(word: &str) -> Result<Self, ()> {
         match word {
-            "off" => Ok(Self::Off),
+            "off" | "later" => Ok(Self::Off),
             "on" => Ok(Self::On),
             "verify" => Ok(Self::Verify),
             _ => Err(()),

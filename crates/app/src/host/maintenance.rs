@@ -8,6 +8,8 @@
 //! others do, it takes a share of the time. Steps are short enough that others do not wait long. The properties
 //! `scan_rate`, `scrub` and `scrub_window` are looked at before each step, so that they take effect at once.
 //!
+//! Datasets with `dedup=later` are gone through for duplicates after a minute without requests, when they changed.
+//!
 //! A scrub that somebody asked for does not wait for the window. The state of a scan is the pool's own and outlives
 //! imports; notes keep what is only shown: who asked, since when it is paused.
 
@@ -21,12 +23,13 @@ use larder_format::DeviceIndex;
 use larder_pool::member::{Member, MemberState};
 use larder_pool::open::{self, Found};
 use larder_pool::property::{self, Window};
-use larder_pool::{Pool, Result};
+use larder_pool::{Dataset, Pool, Result};
 use larder_sync::Mutex;
-use larder_upkeep::{ScrubOutcome, ScrubProgress, ScrubSince, Upkeep};
+use larder_upkeep::{ScrubOutcome, ScrubProgress, ScrubSince, Task, Upkeep};
 use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tracing::warn;
@@ -64,6 +67,11 @@ const NAMED: usize = 64;
 /// Interval of polls for the end of a scan or trim.
 const WAIT: Duration = Duration::from_millis(50);
 
+/// Time without a request after which duplicates are looked for in datasets with `dedup=later`.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// Heads of those when that began last.
+const NOTE_LATER: &str = "dedup:later";
 const NOTE_ASKED: &str = "scan:asked";
 const NOTE_PAUSED: &str = "scan:paused";
 
@@ -118,6 +126,8 @@ struct Maintenance<'a> {
     used: u64,
     /// The last step, to rest from it.
     last: Option<Step>,
+    /// Look-ups of others, and since when there were no more.
+    quiet: Option<(u64, Duration)>,
     /// When the next step of a trim may begin.
     trim_at: Duration,
     /// Groups changed their shape, and something may have to move.
@@ -203,6 +213,7 @@ impl<'a> Maintenance<'a> {
             step: STEP_FIRST,
             used: 0,
             last: None,
+            quiet: None,
             trim_at: Duration::ZERO,
             moves: false,
             wait_for_room: false,
@@ -226,12 +237,44 @@ impl<'a> Maintenance<'a> {
             complain(self.pool, &error);
         }
         self.moves = self.upkeep.reshape.is_due();
+        if let Err(error) = self.look_for_duplicates(now) {
+            complain(self.pool, &error);
+        }
         if scrub_is_due(self.upkeep) {
             let begun = self.upkeep.scrub.start(ScrubSince::All).and_then(|()| forget_who_asked(self.pool));
             if let Err(error) = begun {
                 complain(self.pool, &error);
             }
         }
+    }
+
+    /// Begins to look for duplicates in datasets that want that in quiet times, and changed since it was done last.
+    fn look_for_duplicates(&mut self, now: Duration) -> Result<()> {
+        let uses = collection::uses(self.pool);
+        let is_quiet = self.quiet.is_some_and(|(before, since)| {
+            before == uses && now.saturating_sub(since) >= QUIET && self.pool.store().dirty().get() == 0
+        });
+        if self.quiet.is_none_or(|(before, _)| before != uses) || self.pool.store().dirty().get() > 0 {
+            self.quiet = Some((uses, now));
+        }
+        let passes = &self.upkeep.passes;
+        if !is_quiet || self.pool.store().is_read_only() || passes.is_active() {
+            return Ok(());
+        }
+        let wants = |of: &&Arc<Dataset>| {
+            self.pool.effective(of.id(), "dedup").is_some_and(|dedup| dedup.value == "later")
+        };
+        let datasets = self.pool.datasets();
+        let wanting: Vec<_> = datasets.iter().filter(wants).collect();
+        // Heads that are as they were have nothing new.
+        let heads: Vec<String> =
+            wanting.iter().filter_map(|of| Some(of.committed_root()?.to_string())).collect();
+        let seen = heads.join(" ");
+        if heads.is_empty() || self.pool.note(NOTE_LATER).is_some_and(|before| before == seen) {
+            return Ok(());
+        }
+        passes.start(Task::Dedup, wanting.iter().map(|of| of.id()).collect(), 0)?;
+        self.pool.set_note(NOTE_LATER, &seen)
     }
 
     /// Opens a device anew that was away and is there again: at the very place from which it vanished, or where

@@ -78,6 +78,11 @@ impl Host {
     }
 }
 
+/// The pass of a pool that is under way, or was stopped.
+pub(super) fn unfinished(live: &Live) -> Option<PassStatus> {
+    status(live).filter(|pass| pass.state != PassState::Done)
+}
+
 /// The pass of a pool.
 fn status(live: &Live) -> Option<PassStatus> {
     let pass = live.upkeep.passes.last()?;

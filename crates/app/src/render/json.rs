@@ -100,6 +100,7 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
             "write_amplification": pool.write_amplification as f64 / 100.0,
             "trace": pool.trace,
             "dedup": pool.dedup,
+            "pass": pool.pass,
             "reshaping": pool.reshaping,
             "reshaping_stuck": pool.reshaping_stuck,
             "survives": pool.survives,

@@ -3,6 +3,7 @@
 use super::scan::{self, duration};
 use super::{date_to_second, short_path};
 use crate::api::dedup::DedupStatus;
+use crate::api::pass::{PassState, PassStatus, Task};
 use crate::api::pool::{PoolStatus, State, Trim, TrimState, Vdev};
 use crate::api::trace::{TraceState, TraceStatus};
 use larder_pool::property::{format_count, format_size};
@@ -106,6 +107,9 @@ pub fn text(pool: &PoolStatus, form: Form) -> String {
     if let Some(dedup) = pool.dedup {
         line("dedup", &dedup_line(&dedup));
     }
+    if let Some(pass) = &pool.pass {
+        line("pass", &wrap(&pass_line(pass)));
+    }
     if pool.freeing > 0 {
         line("freeing", &format!("{} of what was deleted", format_size(pool.freeing)));
     }
@@ -165,6 +169,22 @@ fn wrap(text: &str) -> String {
         column += width;
     }
     out
+}
+
+/// How far a pass over what is stored is.
+fn pass_line(pass: &PassStatus) -> String {
+    let percent = pass.examined.saturating_mul(100).checked_div(pass.total).unwrap_or(100).min(100);
+    let (doing, verb) = match pass.task {
+        Task::Dedup => ("duplicates are looked for", "dedup"),
+        Task::Rewrite => ("records are rewritten", "rewrite"),
+    };
+    let of = pass.datasets.join(" ");
+    match pass.state {
+        PassState::Stopped => {
+            format!("{percent} % of {of} done, stopped; larder fs {verb} {of} goes on with it")
+        }
+        _ => format!("{doing} in {of}, {percent} % done"),
+    }
 }
 
 /// Progress or findings of a trace.
@@ -424,6 +444,7 @@ pub mod tests {
             dedup: None,
             reshaping: 0,
             reshaping_stuck: None,
+            pass: None,
             survives: 0,
             damaged: vec![],
             uptime_ns: 10_000_000_000,

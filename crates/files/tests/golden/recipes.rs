@@ -4,6 +4,7 @@ use crate::bed::{Bed, READ_WRITE, ROOT, USER};
 use crate::manifest::{self, attach_all, root_of};
 use larder_device::{Entropy, Inline, SeededEntropy};
 use larder_files::*;
+use larder_format::node::Key;
 use larder_format::{ByteLen, DeviceIndex, DeviceOffset, HostId, Timestamp};
 use larder_pool::create::rule_for;
 use larder_pool::property::parse_dataset;
@@ -63,6 +64,7 @@ pub const RECIPES: &[Recipe] = &[
     recipe("lineages", "single", 1, lineages),
     recipe("bookmarks", "single", 1, bookmarks),
     recipe("placed", "single", 1, placed),
+    recipe("aliases", "mirror", 2, aliases),
     recipe("trash", "single", 1, trash),
     recipe("datasets", "mirror", 2, datasets),
     // Work that an import has to go on with.
@@ -455,6 +457,40 @@ fn placed(bed: Bed) -> Made {
     file(&bed, top, "found", &text(1, 30_000));
     bed.pool.snapshot(id, "tuesday").unwrap();
     bed.pool.destroy_snapshot(id, "monday").unwrap();
+    exported(bed)
+}
+
+/// Records that are aliases of others: in a head, in a snapshot alone, in a clone, and one whose target nobody else names.
+fn aliases(bed: Bed) -> Made {
+    let [first, second] = ["tank/first", "tank/second"].map(|name| dataset(&bed, name, &[]));
+    let [of_first, of_second] = [first, second].map(|top| {
+        file(&bed, top, "kept", &text(1, 150_000));
+        file(&bed, top, "removed", &text(2, 90_000));
+        file(&bed, top, "changed", &text(3, 90_000))
+    });
+    for top in [first, second] {
+        bed.pool.snapshot(top.unpack().0, "monday").unwrap();
+    }
+    bed.mount.unlink(second, b"removed").unwrap();
+    bed.write(of_second, 0, &text(4, 90_000));
+    bed.pool.commit().unwrap();
+    bed.pool.use_index(true);
+    let mut shared = 0;
+    for top in [first, second] {
+        let id = top.unpack().0;
+        for tree in bed.pool.trees_of(id) {
+            let found = bed.pool.tree_records(id, tree, Key::MIN).unwrap();
+            shared += bed.pool.share_records(found.records).unwrap().changed;
+        }
+    }
+    assert!(shared > 3, "{shared} aliases");
+    bed.pool.use_index(false);
+    let clone =
+        bed.pool.clone_snapshot(second.unpack().0, "monday", "tank/clone", Default::default()).unwrap();
+    bed.mount.attach(clone, None).unwrap();
+    bed.mount.unlink(first, b"removed").unwrap();
+    bed.write(of_first, 0, &text(5, 90_000));
+    bed.pool.destroy_snapshot(first.unpack().0, "monday").unwrap();
     exported(bed)
 }
 

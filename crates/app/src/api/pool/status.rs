@@ -2,6 +2,7 @@
 
 use crate::api::dedup::DedupStatus;
 use crate::api::figures::Waits;
+use crate::api::pass::PassStatus;
 use crate::api::trace::TraceStatus;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -89,6 +90,8 @@ pub struct PoolStatus {
     pub trace: Option<TraceStatus>,
     /// The dedup index, when there is one.
     pub dedup: Option<DedupStatus>,
+    /// The pass over what is stored that is under way, or was stopped.
+    pub pass: Option<PassStatus>,
     /// Bytes, one copy of them, that still have to move since groups changed their shape.
     pub reshaping: u64,
     /// Reason why none of it moves now, when nothing came of some tries.
