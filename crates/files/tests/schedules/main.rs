@@ -22,8 +22,7 @@ use larder_pool::open::{Scan, scan};
 use larder_pool::{Pool, PoolError, ROOT_DATASET};
 use larder_sim::{DeviceImage, Event, SimClock, SimWorld, Survival, Trace};
 use larder_sync::schedule::{self, Plan, Switching, Task};
-use larder_upkeep::ScrubSince;
-use larder_upkeep::Upkeep;
+use larder_upkeep::{ScrubSince, Task as PassTask, Upkeep};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -239,6 +238,23 @@ impl Schedule {
                 }
                 again("trim", 30, &|| upkeep.trim.step().map(|_| true));
             }),
+            8 => Box::new(move || {
+                let all = || pool.datasets().iter().map(|dataset| dataset.id()).collect::<Vec<_>>();
+                let pass = |task: PassTask| {
+                    // What is committed is gone through.
+                    again("commit", 1, &|| pool.commit().map(|_| true));
+                    self.expect("begin a pass", upkeep.passes.start(task, all(), 0));
+                    again("pass", 20, &|| upkeep.passes.step(64 << 10).map(|step| step.is_some()));
+                    // Over by itself, or in the middle.
+                    drop(upkeep.passes.stop());
+                };
+                pass(PassTask::Dedup);
+                if self.seed.is_multiple_of(2) {
+                    self.expect("set", pool.set_property(ROOT_DATASET, "compression", "zstd-1"));
+                    pass(PassTask::Rewrite);
+                }
+                pass(PassTask::Dedup);
+            }),
             _ => Box::new(move || {
                 let index = DeviceIndex::new(0);
                 again("offline", 1, &|| upkeep.devices.offline(index, false).map(|()| true));
@@ -250,7 +266,8 @@ impl Schedule {
                 again("resilver", 60, &|| upkeep.resilver.step(1 << 20));
             }),
         };
-        let names = ["commit", "clean", "trace", "scrub", "reap", "snapshot", "read", "trim", "outage"];
+        let names =
+            ["commit", "clean", "trace", "scrub", "reap", "snapshot", "read", "trim", "pass", "outage"];
         (names[index].into(), body)
     }
 }
@@ -317,7 +334,7 @@ fn run(seed: u64, panics: bool, mutant: Option<Mutant>) -> Result<Done, String> 
     let redundant = LAYOUTS[world.layout].1 > 1;
     // Most of it commits, after which the log has room.
     let one_in = if world.fills_log { 8 } else { 2 };
-    for index in 0..8 + usize::from(redundant) {
+    for index in 0..9 + usize::from(redundant) {
         if schedule.below(one_in) == 0 {
             tasks.push(schedule.upkeep(&bed, index));
         }
