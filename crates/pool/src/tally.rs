@@ -1,4 +1,4 @@
-//! What a pass over stored records came to.
+//! Outcome of a pass over stored records.
 
 /// Counts of records that were gone through.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -319,7 +319,7 @@ impl Checker<'_> {
         Ok(found)
     }
 
-    /// What aliases refer to is alive while they are.
+    /// Targets of aliases are alive while these are.
     fn follow(
         &self,
         aliases: &HashMap<BlockId, AliasSeen>,

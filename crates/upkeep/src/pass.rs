@@ -1,9 +1,9 @@
-//! Passes over the records that datasets have stored, their snapshots' included: looking for duplicates, and storing them
-//! anew as the datasets' properties say.
+//! Passes over the records that datasets have stored, their snapshots' included: looking for duplicates, and storing
+//! them anew as the datasets' properties say.
 //!
-//! Trees are walked as they are committed, the head first, then each snapshot without what the tree after it has, so that
-//! nodes which both have are not read. Each stretch of a tree gives some thousand records, which are gone through in
-//! the order in which they were stored. No tree is changed.
+//! Trees are walked as they are committed, the head first, then each snapshot without what the tree after it has, so
+//! that nodes which both have are not read. Each stretch of a tree gives some thousand records, which are gone through
+//! in the order in which they were stored. No tree is changed.
 //!
 //! There is one pass of a pool at a time. How far it came is a note, kept with what it did: after an export, or a
 //! crash, it goes on with the stretch that it was in, and what was done of that is found done.
@@ -33,9 +33,9 @@ const NOTE: &str = "pass";
 /// Purpose of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// What is there twice becomes an alias: [`Pool::share_records`].
+    /// Records that are there twice become aliases: [`Pool::share_records`].
     Dedup,
-    /// What is stored otherwise than the properties say is stored anew: [`Pool::rewrite_records`].
+    /// Records that are stored otherwise than the properties say are stored anew: [`Pool::rewrite_records`].
     Rewrite,
 }
 
@@ -69,11 +69,11 @@ pub struct Pass {
     pub total: u64,
     /// The most that it goes through in a second, bytes; 0, whatever the devices give.
     pub rate: u64,
-    /// What it came to.
+    /// Its outcome so far.
     pub tally: Tally,
 }
 
-/// How far a pass came.
+/// Progress of a pass, as it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Course {
     pass: Pass,
@@ -163,7 +163,7 @@ impl Course {
     }
 }
 
-/// What a pass would come to.
+/// Outcome that a pass would have.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Estimate {
     /// Stored bytes of the records.
@@ -172,8 +172,8 @@ pub struct Estimate {
     pub tally: Tally,
 }
 
-/// Fingerprints of some records, by which duplicates of all are estimated: those whose hash ends with so many zeros, the
-/// more the more there are (Flajolet, "On adaptive sampling", Computing 43, 1990).
+/// Fingerprints of some records, by which duplicates of all are estimated: those whose hash ends with so many zeros,
+/// the more the more there are (Flajolet, "On adaptive sampling", Computing 43, 1990).
 struct PrintSample {
     seen: HashMap<Fingerprint, HashSet<BlockId>>,
     again: HashMap<Fingerprint, u64>,

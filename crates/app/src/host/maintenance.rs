@@ -3,10 +3,11 @@
 //! policy.
 //!
 //! A thread of each pool takes one step after the other. Work that somebody waits for goes first: stripes that a read
-//! found wrong, then resilvers, then data that no longer fits the shape of its group, then scrubs; last the names of
-//! files whose data nothing can give back, and a search for duplicates. While nobody else uses the pool it goes as fast as the devices do; while
-//! others do, it takes a share of the time. Steps are short enough that others do not wait long. The properties
-//! `scan_rate`, `scrub` and `scrub_window` are looked at before each step, so that they take effect at once.
+//! found wrong, then resilvers, then data that no longer fits the shape of its group, then scrubs; then the names of
+//! files whose data nothing can give back; last passes over what is stored. While nobody else uses the pool it goes as
+//! fast as the devices do; while others do, it takes a share of the time. Steps are short enough that others do not
+//! wait long. The properties `scan_rate`, `scrub` and `scrub_window` are looked at before each step, so that they take
+//! effect at once.
 //!
 //! Datasets with `dedup=later` are gone through for duplicates after a minute without requests, when they changed.
 //!

@@ -171,7 +171,7 @@ fn wrap(text: &str) -> String {
     out
 }
 
-/// How far a pass over what is stored is.
+/// Progress of a pass over what is stored.
 fn pass_line(pass: &PassStatus) -> String {
     let percent = pass.examined.saturating_mul(100).checked_div(pass.total).unwrap_or(100).min(100);
     let (doing, verb) = match pass.task {

@@ -460,7 +460,8 @@ fn placed(bed: Bed) -> Made {
     exported(bed)
 }
 
-/// Records that are aliases of others: in a head, in a snapshot alone, in a clone, and one whose target nobody else names.
+/// Records that are aliases of others: in a head, in a snapshot alone, in a clone, and one whose target nobody else
+/// names.
 fn aliases(bed: Bed) -> Made {
     let [first, second] = ["tank/first", "tank/second"].map(|name| dataset(&bed, name, &[]));
     let [of_first, of_second] = [first, second].map(|top| {

@@ -241,7 +241,7 @@ impl Schedule {
             8 => Box::new(move || {
                 let all = || pool.datasets().iter().map(|dataset| dataset.id()).collect::<Vec<_>>();
                 let pass = |task: PassTask| {
-                    // What is committed is gone through.
+                    // It goes through committed trees.
                     again("commit", 1, &|| pool.commit().map(|_| true));
                     self.expect("begin a pass", upkeep.passes.start(task, all(), 0));
                     again("pass", 20, &|| upkeep.passes.step(64 << 10).map(|step| step.is_some()));

@@ -4,13 +4,13 @@
 //! block is an alias; its own place is free with the commit that keeps that.
 //!
 //! # What is believed
-//! Nothing but bytes. The index and the map's fingerprints say what may be the same; both records are read, and compared,
-//! before one of two good copies is given up.
+//! Nothing but bytes. The index and the map's fingerprints say what may be the same; both records are read, and
+//! compared, before one of two good copies is given up.
 //!
 //! # Order
 //! Reading holds nobody up. What came of it is decided in the end under the commit lock, under which no block moves, is
-//! freed or becomes an alias: both blocks must still be there, with places, the target with the fingerprint that it had.
-//! It gets the marks `SHARED`, as by a hit, and `ALIASED` in the same moment, under the map's lock. One that has
+//! freed or becomes an alias: both blocks must still be there, with places, the target with the fingerprint that it
+//! had. It gets the marks `SHARED`, as by a hit, and `ALIASED` in the same moment, under the map's lock. One that has
 //! `ALIASED` never becomes an alias: the other one does, unless it has that mark too. An alias never becomes a target,
 //! since it has no fingerprint.
 //!
@@ -54,7 +54,7 @@ pub struct TreeRecords {
 /// A record and its fingerprint.
 struct Printed {
     ptr: BlockPtr,
-    /// What the runs of the map said of it.
+    /// As the runs of the map had it.
     in_runs: Delta,
     print: Fingerprint,
     /// The map does not have it yet.

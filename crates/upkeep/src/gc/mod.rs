@@ -442,7 +442,7 @@ fn judge(
             let is_late = logical > 0 && references.iter().any(|one| one.tag == LATE);
             let references = || references.iter().filter(|one| !is_late || one.tag != LATE);
             let count = references().map(|one| one.count).sum();
-            // What an alias shares is counted where its content is.
+            // Sharing by an alias is counted where its content is.
             let is_alias = matches!(entry.location, Location::Alias(_));
             if logical > 0 && !is_alias {
                 let stored = places.first().map_or(0, |place| u64::from(place.stored));
