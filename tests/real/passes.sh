@@ -82,6 +82,11 @@ check "files, snapshots and clones are what they were" killed
 SMALL=$(stored)
 check "text takes less ($SHARED, $SMALL)" test "$SMALL" -lt "$SHARED"
 
+# What is sent of them arrives.
+check "snapshots are sent and received" sh -c "'$LARDER' fs send tank/b@s | '$LARDER' fs receive tank/d"
+same "as they are" <(cd "$MNT/b/.zfs/snapshot/s" && find . -type f -exec sha256sum {} + | LC_ALL=C sort -k 2) \
+    <(cd "$MNT/d" && find . -type f -exec sha256sum {} + | LC_ALL=C sort -k 2)
+
 # Nothing that dies takes anything with it, and all of it comes back.
 rm "$MNT/a/one" "$MNT/b/docs"/2*
 sums >"$BED/out/before"
@@ -90,7 +95,7 @@ again
 check "what is left is what it was" killed
 check "a scrub finds nothing wrong" "$LARDER" pool scrub -w tank
 check "nor a trace" sh -c "'$LARDER' pool trace -w tank | grep -q 'with 0 errors'"
-for gone in tank/c tank/a tank/b; do "$LARDER" fs destroy --now -r "$gone"; done
+for gone in tank/c tank/a tank/b tank/d; do "$LARDER" fs destroy --now -r "$gone"; done
 "$LARDER" pool sync tank
 "$LARDER" pool trace -w tank >/dev/null
 "$LARDER" pool wait -t free tank

@@ -99,9 +99,9 @@ impl Store {
         found
     }
 
-    /// The plain content of records: their reads are in flight together, their checksums and codecs run on all
-    /// workers. What fails is left out.
-    fn fetch_plain(&self, ptrs: impl Iterator<Item = BlockPtr>) -> Vec<(BlockId, Record)> {
+    /// The plain content of records as the devices have it, whatever is cached: their reads are in flight together,
+    /// their checksums and codecs run on all workers. What fails, or is on its way to a device, is left out.
+    pub fn fetch_plain(&self, ptrs: impl Iterator<Item = BlockPtr>) -> Vec<(BlockId, Record)> {
         let arrived = self.fetch(ptrs);
         let plain = |i: usize| {
             let Fetched { id, stored_as, bytes } = &arrived[i];

@@ -21,6 +21,8 @@ use crate::dataset::Dataset;
 use crate::pool::Pool;
 use crate::remains::Alone;
 use crate::tally::Tally;
+use bytes::Bytes;
+use larder_format::block::BlockKind;
 use larder_format::label::Features;
 use larder_format::node::Key;
 use larder_format::run::{Delta, Marks};
@@ -236,19 +238,27 @@ impl Pool {
         (entry.print == Some(print)).then_some(BlockPtr { id, place })
     }
 
-    /// Those pairs of which both can be read and are the same.
+    /// Those pairs of which both can be read and are the same. The one that stays may be in the cache and gone from its
+    /// device: it is read from there.
     fn compare(&self, mut pairs: Vec<Pair>, outcome: &mut Tally) -> Vec<Pair> {
         let store = &self.shared.store;
-        let wanted: Vec<BlockPtr> = pairs.iter().flat_map(|pair| [pair.own, pair.target]).collect();
-        // Many may have one target.
-        let mut each = wanted.clone();
-        each.sort_unstable_by_key(|ptr| ptr.id);
-        each.dedup_by_key(|ptr| ptr.id);
-        let read = store.read_all(&each);
-        outcome.read += read.values().map(|plain| plain.len() as u64).sum::<u64>();
-        let plain = |ptr: BlockPtr| read.get(&ptr.id).cloned().or_else(|| store.read(ptr).ok());
+        let each = |of: fn(&Pair) -> BlockPtr| {
+            let mut all: Vec<BlockPtr> = pairs.iter().map(of).collect();
+            // Many may have one target.
+            all.sort_unstable_by_key(|ptr| ptr.id);
+            all.dedup_by_key(|ptr| ptr.id);
+            all
+        };
+        let owned = store.read_all(&each(|pair| pair.own));
+        let kept: HashMap<BlockId, Bytes> =
+            store.fetch_plain(each(|pair| pair.target).into_iter()).into_iter().collect();
+        outcome.read += owned.values().chain(kept.values()).map(|plain| plain.len() as u64).sum::<u64>();
         pairs.retain(|pair| {
-            let is_same = plain(pair.own).zip(plain(pair.target)).is_some_and(|(own, target)| own == target);
+            let own = owned.get(&pair.own.id).cloned().or_else(|| store.read(pair.own).ok());
+            let from_device =
+                || store.read_plain(pair.target, BlockKind::Record).ok().map(|(_, plain)| plain);
+            let target = kept.get(&pair.target.id).cloned().or_else(from_device);
+            let is_same = own.zip(target).is_some_and(|(own, target)| own == target);
             outcome.unread += u64::from(!is_same);
             is_same
         });

@@ -1,6 +1,7 @@
 //! The engine on simulated devices. One binary, for each would be linked with all of the engine, and tests that take
 //! long would run alone: a new test of the engine is a module here, unless it is named in the Makefile.
 
+mod aliases;
 mod attached;
 mod bad_slots;
 mod clones;

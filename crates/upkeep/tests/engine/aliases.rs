@@ -1,0 +1,142 @@
+//! Records that are aliases of others: what stays readable, what keeps its place, and what comes back.
+
+use crate::common::*;
+use larder_format::node::Key;
+use larder_format::{ByteLen, DatasetId};
+use larder_pool::{Pool, ROOT_DATASET, Tally};
+use larder_sim::SimWorld;
+use larder_sorted::map::Location;
+
+const SIZE: ByteLen = ByteLen::new(64 << 20);
+
+/// Looks for duplicates in these datasets.
+fn share(pool: &Pool, datasets: &[DatasetId]) -> Tally {
+    pool.use_index(true);
+    let mut sum = Tally::default();
+    for &dataset in datasets {
+        for tree in pool.trees_of(dataset) {
+            let mut from = Some(Key::MIN);
+            while let Some(key) = from {
+                let found = pool.tree_records(dataset, tree, key).unwrap();
+                from = found.next;
+                sum.add(&pool.share_records(found.records).unwrap());
+            }
+        }
+    }
+    pool.use_index(false);
+    sum
+}
+
+fn aliases(pool: &Pool) -> usize {
+    pool.blocks().unwrap().iter().filter(|(_, entry)| matches!(entry.location, Location::Alias(_))).count()
+}
+
+/// A pool of one device with two datasets that hold the same.
+fn doubled(sim: &SimWorld) -> (Kept, Model, [DatasetId; 2]) {
+    let pool = create(sim, "single");
+    let mut model = Model::new();
+    commit(&pool, &mut model, &files(10, 12, 1));
+    let twin = pool.create_dataset("tank/twin", Default::default()).unwrap();
+    put(&pool, &twin, &files(10, 12, 1));
+    pool.commit().unwrap();
+    (pool, model, [ROOT_DATASET, twin.id()])
+}
+
+#[test]
+fn no_copy_is_given_up_for_one_that_only_the_cache_has() {
+    let sim = SimWorld::new(&[SIZE]);
+    let (pool, _, both) = doubled(&sim);
+    // The first of each two is what would stay. All of them are in the cache.
+    let of_root = pool.tree_records(ROOT_DATASET, pool.trees_of(ROOT_DATASET)[0], Key::MIN).unwrap().records;
+    for ptr in &of_root {
+        pool.store().read(*ptr).unwrap();
+        let lies = pool.store().whereabouts(ptr.id).unwrap().unwrap();
+        let (_, offset) = lies.copies[0];
+        sim.device(0).flip_bits(offset, 64, 7);
+    }
+    let came_to = share(&pool, &both);
+    assert_eq!((came_to.changed, aliases(&pool)), (0, 0), "{came_to:?}");
+    assert!(came_to.unread > 0);
+}
+
+#[test]
+fn aliases_outlive_whoever_shares_with_them_and_nothing_is_left_of_them() {
+    let sim = SimWorld::new(&[SIZE]);
+    let (pool, model, both) = doubled(&sim);
+    pool.snapshot(both[1], "kept").unwrap();
+    let before: u64 = pool.store().accounts().iter().map(|account| account.data_bytes).sum();
+    let came_to = share(&pool, &both);
+    assert_eq!(came_to.changed as usize, aliases(&pool));
+    assert!(came_to.changed >= 12 && came_to.unread == 0, "{came_to:?}");
+    pool.commit().unwrap();
+    let after: u64 = pool.store().accounts().iter().map(|account| account.data_bytes).sum();
+    assert_eq!(before - after, came_to.before, "as much is free as it says");
+    assert_eq!(share(&pool, &both).changed, 0, "a second time nothing is there twice");
+    assert_whole(&pool, "with aliases");
+    // What they share with goes, with traces before and after.
+    let trace = |pool: &Kept| {
+        pool.upkeep.gc.start().unwrap();
+        while pool.upkeep.gc.step(8).unwrap() {}
+        let found = pool.upkeep.gc.findings().unwrap();
+        assert!(!found.is_bad(), "{found:?}");
+        while pool.free_step(1000).unwrap() {}
+        pool.commit().unwrap();
+    };
+    trace(&pool);
+    let gone: Vec<u64> = model.keys().copied().collect();
+    try_remove(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &gone).unwrap();
+    pool.commit().unwrap();
+    trace(&pool);
+    drop(pool);
+    let pool = open(&SimWorld::from_images(sim.images()), 2);
+    assert_whole(&pool, "imported");
+    assert_eq!(versions(&pool.snapshot_view(both[1], "kept").unwrap(), &pool), model);
+    pool.destroy_snapshot(both[1], "kept").unwrap();
+    pool.destroy_dataset(both[1]).unwrap();
+    while pool.destroy_step(100).unwrap() {}
+    for _ in 0..3 {
+        pool.commit().unwrap();
+    }
+    trace(&pool);
+    trace(&pool);
+    let left: u64 = pool.store().accounts().iter().map(|account| account.data_bytes).sum();
+    assert_eq!((left, aliases(&pool)), (0, 0));
+    assert_whole(&pool, "at the end");
+}
+
+#[test]
+fn a_trace_that_goes_on_behind_an_alias_keeps_its_target() {
+    let sim = SimWorld::new(&[SIZE]);
+    let (pool, model, both) = doubled(&sim);
+    share(&pool, &both);
+    // Targets are named by aliases alone.
+    let gone: Vec<u64> = model.keys().copied().collect();
+    try_remove(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &gone).unwrap();
+    pool.commit().unwrap();
+    while pool.free_step(1000).unwrap() {}
+    pool.upkeep.gc.start().unwrap();
+    let mut clock = 3;
+    let mut pool = pool;
+    // It is cut after each step.
+    loop {
+        let more = pool.upkeep.gc.step(1).unwrap();
+        pool.commit().unwrap();
+        if !more {
+            break;
+        }
+        if clock % 3 == 0 {
+            drop(pool);
+            pool = open(&SimWorld::from_images(sim.images()), clock);
+            break;
+        }
+        clock += 1;
+    }
+    if pool.upkeep.gc.was_cut() {
+        pool.upkeep.gc.start().unwrap();
+        while pool.upkeep.gc.step(4).unwrap() {}
+    }
+    while pool.free_step(1000).unwrap() {}
+    pool.commit().unwrap();
+    assert_whole(&pool, "after it");
+    assert_eq!(versions(&pool.dataset(both[1]).unwrap().view().unwrap(), &pool), model);
+}
