@@ -372,6 +372,9 @@ impl Pool {
         let (base, above) = (self.origin(staging.id()), self.origin_key(target));
         let base_high = base.as_ref().map_or(high_of(above), |base| base.high);
         self.check_free(target, &receiving.name)?;
+        if let Some(refusal) = self.in_the_way(target, base_high) {
+            return Err(refusal);
+        }
         // Nothing in the trash can come back between the base and this one.
         self.let_go_above(target, base_high)?;
         while self.destroy_unneeded()? {}

@@ -708,3 +708,21 @@ fn names_that_cannot_be_read_back_are_refused() {
     reimport(&b);
     receive(&b.pool, "tank/r", &encode(&stream), ReceiveAs::Next).unwrap();
 }
+
+#[test]
+fn a_stream_that_a_clone_is_in_the_way_of_leaves_the_trash_as_it_was() {
+    for with in [ReceiveAs::Next, ReceiveAs::Replacement] {
+        let (_a, b, stream, _seen) = half_way(3);
+        let there = id(&b.pool, "tank/r");
+        b.pool.snapshot(there, "between").unwrap();
+        b.pool.clone_snapshot(there, "between", "tank/clone", BTreeMap::new()).unwrap();
+        b.pool.trash_snapshots(&[(there, "between".into())], UNTIL).unwrap();
+        b.pool.commit().unwrap();
+        let refused = receive(&b.pool, "tank/r", &encode(&stream), with).unwrap_err();
+        assert!(refused.to_string().contains("is the origin of tank/clone"), "{refused}");
+        let [trashed] = &b.pool.trash()[..] else { panic!("{:?}", b.pool.trash()) };
+        let larder_format::trash::TrashKey::Snapshot(high) = trashed.key else { panic!("{trashed:?}") };
+        b.pool.restore_snapshot(high, None).unwrap();
+        check(&b);
+    }
+}

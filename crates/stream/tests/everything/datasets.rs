@@ -512,11 +512,13 @@ impl Side {
                 self.pool().destroy_snapshots(&at).unwrap();
                 self.now.destroy_snapshots(id, &[high]).expect("nothing holds it");
             }
-            if id != ROOT_DATASET {
-                self.detach(id);
-                self.pool().destroy_dataset(id).unwrap();
-                self.now.destroy_dataset(id).expect("nothing hangs on it");
+            if id == ROOT_DATASET {
+                self.pool().abort_receive(id).unwrap();
+                continue;
             }
+            self.detach(id);
+            self.pool().destroy_dataset(id).unwrap();
+            self.now.destroy_dataset(id).expect("nothing hangs on it");
         }
     }
 }

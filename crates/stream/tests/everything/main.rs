@@ -114,9 +114,7 @@ impl Run {
                 let at = *cuts.start() + dice.below((cuts.end() - cuts.start() + 1) as u64) as usize;
                 let cut = side.cut(at, dice.survival());
                 let fits = cut.unwrap_or_else(|why| panic!("{}: {why}", side.label));
-                if self.told {
-                    println!("  {} came to {fits}", side.label);
-                }
+                side.tell(|| format!("came to {fits}"));
                 "power cut"
             }
         };

@@ -139,7 +139,7 @@ impl State {
         self.0.iter().find_map(|(id, set)| Some((*id, set.snapshots.get(&high)?)))
     }
 
-    /// Hidden snapshots go when no clone needs them, nobody knows when.
+    /// Hidden snapshots go when no clone needs them, nobody knows when; what they had of properties tells nobody anything.
     pub fn settled(&self) -> Self {
         let mut settled = self.clone();
         let needed: BTreeSet<At> = self.0.values().filter_map(|set| set.origin).collect();
@@ -147,10 +147,11 @@ impl State {
             let stays = |(high, one): (&BlockId, &Taken)| {
                 one.shown != Shown::Hidden || needed.contains(&(*id, *high))
             };
-            if !set.snapshots.iter().all(stays) {
-                Arc::make_mut(set)
-                    .snapshots
-                    .retain(|high, one| one.shown != Shown::Hidden || needed.contains(&(*id, *high)));
+            let is_plain = |one: &Taken| one.shown != Shown::Hidden || !one.by_policy;
+            if !set.snapshots.iter().all(|one| stays(one) && is_plain(one.1)) {
+                let all = &mut Arc::make_mut(set).snapshots;
+                all.retain(|high, one| stays((high, one)));
+                all.values_mut().for_each(|one| one.by_policy &= one.shown != Shown::Hidden);
             }
         }
         settled

@@ -52,7 +52,8 @@ pub struct Dice(SeededEntropy);
 
 impl Dice {
     pub fn new(seed: u64) -> Self {
-        Self(SeededEntropy::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(17)))
+        // Streams of seeds that follow one another must not be one that begins a little later.
+        Self(SeededEntropy::new(SeededEntropy::new(seed).next_u64()))
     }
 
     pub fn below(&self, n: u64) -> u64 {
@@ -92,6 +93,7 @@ pub struct Side {
     pub shares: bool,
     /// A stream is on its way in, which may be in the way of anything.
     pub is_receiving: bool,
+    tells: bool,
     imports: u64,
     names: u64,
 }
@@ -246,6 +248,7 @@ impl Side {
             is_short: false,
             shares: false,
             is_receiving: false,
+            tells: std::env::var_os("LARDER_TELL").is_some(),
             imports: seed << 16,
             names: 0,
         };
@@ -281,6 +284,13 @@ impl Side {
         self.has_uncommitted = false;
     }
 
+    /// Tells what is done, where somebody wants to know.
+    pub fn tell(&self, what: impl FnOnce() -> String) {
+        if self.tells {
+            println!("  {} {}", self.label, what());
+        }
+    }
+
     /// A change begins.
     pub fn begin(&self) {
         self.sim.mark(BEGAN | self.moments.len() as u64);
@@ -288,7 +298,9 @@ impl Side {
 
     /// It was made.
     pub fn done(&mut self, change: Change, told: impl Into<String>) {
-        self.moments.push(Moment { state: self.now.clone(), change, told: told.into() });
+        let told = told.into();
+        self.tell(|| format!("{}: {told} ({change:?})", self.moments.len()));
+        self.moments.push(Moment { state: self.now.clone(), change, told });
     }
 
     /// The same of one that is in tables, and durable with the next commit.

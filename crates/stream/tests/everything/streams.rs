@@ -342,6 +342,7 @@ fn take_over(
         }
         Err(error) => {
             assert!(is_refusal(&error), "{}: {told}: {error}", to.label);
+            to.tell(|| format!("{told}: {error}"));
             rolled_back(to, target, base, with, &told);
             "refused stream"
         }
