@@ -300,7 +300,7 @@ impl Pool {
         if is_beyond { self.drop_all_received(&staging) } else { Ok(()) }
     }
 
-    fn drop_all_received(&self, staging: &Dataset) -> Result<()> {
+    pub(crate) fn drop_all_received(&self, staging: &Dataset) -> Result<()> {
         for _ in 0..TRIES {
             {
                 let _op = self.enter()?;
@@ -490,6 +490,9 @@ impl Pool {
             let is_modified = with == ReceiveAs::Next && self.differs(None, head)?;
             return if is_modified { Err(modified(&full)) } else { Ok(()) };
         };
+        if base.guid != receiving.from {
+            return Err(PoolError::NotFound("the snapshot that the stream builds upon".into()));
+        }
         // A clone's first snapshot builds upon its origin.
         let is_origin = self.origin_key(target) == Some((base.dataset, base.high));
         if base.dataset != target && !is_origin {

@@ -458,9 +458,8 @@ impl Pool {
             let newer = snapshots.of(dataset).filter(|one| one.record.high > above);
             let kept = newer.filter(|one| is_visible(&one.record)).find_map(KeptSnapshot::of);
             let newer = snapshots.after(dataset, above);
-            let clones = newer.flat_map(|one| {
-                snapshots.clones((dataset, one.high)).map(|clone| (one.name.clone(), clone))
-            });
+            let clones = newer
+                .flat_map(|one| snapshots.clones((dataset, one.high)).map(|clone| (one.name.clone(), clone)));
             (kept, clones.collect())
         };
         let full_name = self.full_name(dataset);

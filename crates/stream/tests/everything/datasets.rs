@@ -45,14 +45,17 @@ impl Side {
             }
             (Err(error), Err(refused)) if is_like(&error, refused) => None,
             (Err(PoolError::Busy(_)), _) if self.is_receiving => None,
-            (Err(error), _) if Self::is_want(&error) && (self.is_short || self.has_limits()) => None,
+            (Err(error), _) if self.is_for_want(&error) => None,
             (Ok(_), Err(refused)) => panic!("{}: {told} was done, and not {refused:?}", self.label),
             (Err(error), foretold) => panic!("{}: {told}: {error}, and not {foretold:?}", self.label),
         }
     }
 
-    pub fn has_limits(&self) -> bool {
-        self.now.0.values().any(|set| !set.limits.is_empty())
+    /// Whether a refusal may be one for want of space, or for a limit that somebody set.
+    fn is_for_want(&self, error: &PoolError) -> bool {
+        let has_limits = self.now.0.values().any(|set| !set.limits.is_empty());
+        let is_limit = matches!(error, PoolError::Invalid(text) if text.contains("quota") || text.contains("reservation"));
+        Self::is_want(error) && (self.is_short || has_limits) || is_limit && has_limits
     }
 
     /// One change of datasets or snapshots.
@@ -101,7 +104,9 @@ impl Side {
             ("chunking", ["fixed", "fixed", "content"][dice.below(3) as usize]),
             ("dedup", ["off", "on", "verify"][dice.below(3) as usize]),
         ];
-        let some = all.into_iter().filter(|(name, _)| dice.one_in(2) && (self.shares || *name != "dedup"));
+        let some = all
+            .into_iter()
+            .filter(|(name, _)| dice.one_in(2) && (self.shares || !["dedup", "chunking"].contains(name)));
         some.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
     }
 

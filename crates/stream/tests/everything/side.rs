@@ -330,6 +330,9 @@ impl Side {
 
     /// Shows a dataset, as the daemon does when it mounts it.
     pub fn attach(&mut self, id: DatasetId) {
+        if self.mount().volume(id).is_some() {
+            return;
+        }
         let dataset = self.pool().dataset(id).expect("it has a name");
         self.begin();
         self.mount()
@@ -344,6 +347,8 @@ impl Side {
     /// Hides one before something is done to it that nobody may look at.
     pub fn detach(&self, id: DatasetId) {
         match self.mount().detach(id) {
+            // A stream made it, and is not there yet.
+            Err(FsError::NotFound) if self.is_receiving => {}
             Ok(()) | Err(FsError::NoSpace | FsError::Quota) => {}
             Err(error) => panic!("detach of {id}: {error}"),
         }
@@ -550,7 +555,9 @@ fn may_be(
     if is_short && let_go_as(&moment.state, found).is_some_and(|state| *found == state.settled()) {
         return Some("whole but for the trash");
     }
-    let before = &moments.get(number.wrapping_sub(1))?.state;
+    // Files that were synced may be of any moment since; tables are of the one before.
+    let since = if moment.change == Change::Files { promised } else { number.wrapping_sub(1) };
+    let before = &moments.get(since)?.state;
     match moment.change {
         Change::Parts if number > promised && is_between(found, before, &moment.state, false) => {
             Some("in part")

@@ -281,6 +281,8 @@ fn deliver(
     stream: Stream,
     kind: &'static str,
 ) -> &'static str {
+    // What it shares comes shared.
+    to.shares = true;
     let is_shown = |to: &Side| to.mount().volume(target).is_some();
     let len = stream.bytes.len();
     let upto = if dice.one_in(3) { dice.below(len as u64) as usize } else { len };
