@@ -20,12 +20,13 @@ use crate::bookmarks;
 use crate::clones::TRIES;
 use crate::dataset::{Dataset, Look, ROOT_DATASET, State};
 use crate::pool::Pool;
+use crate::snapshots::Snapshot;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::segment::SegmentState;
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
 use larder_format::trash::TrashKey;
-use larder_format::{BlockPtr, DatasetId};
+use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::tree::Tree;
 use larder_store::{DatasetNodes, PoolError, Result, TableNodes};
@@ -50,6 +51,7 @@ impl Pool {
             self.check_no_moment(id)?;
             self.destroy_staging(id)?;
             self.let_go_of_snapshots(id)?;
+            self.drop_streams_without_base(id)?;
             while self.destroy_unneeded()? {}
             let heir = self.heir(id);
             if heir.is_some() || dataset.state.read().record.origin.is_some() {
@@ -68,14 +70,38 @@ impl Pool {
 
     /// The clone that takes over the snapshots that a dataset has only for its clones.
     pub(crate) fn heir(&self, id: DatasetId) -> Option<DatasetId> {
-        let clones: Vec<_> = {
-            let snapshots = self.snapshots.lock();
-            let mut newest = snapshots.of(id).rev().filter(|one| snapshots.is_cloned(&one.record));
-            newest.next().map_or_else(Vec::new, |one| snapshots.clones((id, one.record.high)).collect())
-        };
+        let (_, clones) = self.newest_cloned(id)?;
         // One that has a name, rather than one that is in the trash itself.
         let named = clones.iter().find(|clone| self.dataset(**clone).is_some());
         named.or(clones.first()).copied()
+    }
+
+    /// The high id of the newest snapshot of a dataset that has clones, and these. A stream on its way in is none: with
+    /// the snapshots before it, it would build upon another one than it says.
+    fn newest_cloned(&self, id: DatasetId) -> Option<(BlockId, Vec<DatasetId>)> {
+        let cloned: Vec<(BlockId, Vec<DatasetId>)> = {
+            let snapshots = self.snapshots.lock();
+            let with_clones =
+                |one: &Snapshot| (one.record.high, snapshots.clones((id, one.record.high)).collect());
+            snapshots.of(id).rev().map(with_clones).collect()
+        };
+        let is_clone = |clone: &DatasetId| !self.dataset(*clone).is_some_and(|one| one.is_staging());
+        let only_clones = |(high, all): (BlockId, Vec<_>)| (high, all.into_iter().filter(is_clone).collect());
+        cloned.into_iter().map(only_clones).find(|(_, clones): &(_, Vec<_>)| !clones.is_empty())
+    }
+
+    /// Streams on their way in whose base goes with a dataset, since no clone takes it over, are dropped.
+    fn drop_streams_without_base(&self, id: DatasetId) -> Result<()> {
+        let stays = self.newest_cloned(id).map_or(BlockId::new(0), |(high, _)| high);
+        let streams: Vec<_> = {
+            let snapshots = self.snapshots.lock();
+            let all = snapshots.after(id, stays).flat_map(|one| snapshots.clones((id, one.high)));
+            all.collect()
+        };
+        streams
+            .into_iter()
+            .filter_map(|stream| self.dataset(stream))
+            .try_for_each(|one| self.drop_all_received(&one))
     }
 
     pub(crate) fn check_destroyable(&self, id: DatasetId) -> Result<()> {

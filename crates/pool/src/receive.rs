@@ -300,7 +300,7 @@ impl Pool {
         if is_beyond { self.drop_all_received(&staging) } else { Ok(()) }
     }
 
-    fn drop_all_received(&self, staging: &Dataset) -> Result<()> {
+    pub(crate) fn drop_all_received(&self, staging: &Dataset) -> Result<()> {
         for _ in 0..TRIES {
             {
                 let _op = self.enter()?;
@@ -372,6 +372,9 @@ impl Pool {
         let (base, above) = (self.origin(staging.id()), self.origin_key(target));
         let base_high = base.as_ref().map_or(high_of(above), |base| base.high);
         self.check_free(target, &receiving.name)?;
+        if let Some(refusal) = self.in_the_way(target, base_high) {
+            return Err(refusal);
+        }
         // Nothing in the trash can come back between the base and this one.
         self.let_go_above(target, base_high)?;
         while self.destroy_unneeded()? {}
@@ -487,6 +490,9 @@ impl Pool {
             let is_modified = with == ReceiveAs::Next && self.differs(None, head)?;
             return if is_modified { Err(modified(&full)) } else { Ok(()) };
         };
+        if base.guid != receiving.from {
+            return Err(PoolError::NotFound("the snapshot that the stream builds upon".into()));
+        }
         // A clone's first snapshot builds upon its origin.
         let is_origin = self.origin_key(target) == Some((base.dataset, base.high));
         if base.dataset != target && !is_origin {

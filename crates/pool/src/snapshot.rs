@@ -400,7 +400,7 @@ impl Pool {
                 return Err(refusal());
             }
             self.drop_received_beyond(&to)?;
-            if let Some(refusal) = self.in_the_way(&to) {
+            if let Some(refusal) = self.in_the_way(dataset, to.high) {
                 return Err(refusal);
             }
             self.let_go_above(dataset, to.high)?;
@@ -450,20 +450,19 @@ impl Pool {
         self.commit().map(drop)
     }
 
-    /// The refusal to go back to a snapshot on its line, if a newer one is held or in use, or if a clone with a name
-    /// began at one: it would begin beside that line.
-    fn in_the_way(&self, to: &SnapshotRecord) -> Option<PoolError> {
+    /// The refusal to go back on a dataset's line to a high id, if a snapshot above it is held or in use, or if a clone
+    /// with a name began at one: it would begin beside that line.
+    pub(crate) fn in_the_way(&self, dataset: DatasetId, above: BlockId) -> Option<PoolError> {
         let (kept, clones): (_, Vec<_>) = {
             let snapshots = self.snapshots.lock();
-            let newer = snapshots.of(to.dataset).filter(|one| one.record.high > to.high);
+            let newer = snapshots.of(dataset).filter(|one| one.record.high > above);
             let kept = newer.filter(|one| is_visible(&one.record)).find_map(KeptSnapshot::of);
-            let newer = snapshots.after(to.dataset, to.high);
-            let clones = newer.flat_map(|one| {
-                snapshots.clones((to.dataset, one.high)).map(|clone| (one.name.clone(), clone))
-            });
+            let newer = snapshots.after(dataset, above);
+            let clones = newer
+                .flat_map(|one| snapshots.clones((dataset, one.high)).map(|clone| (one.name.clone(), clone)));
             (kept, clones.collect())
         };
-        let full_name = self.full_name(to.dataset);
+        let full_name = self.full_name(dataset);
         if let Some(kept) = kept {
             return Some(kept.refusal(&full_name));
         }

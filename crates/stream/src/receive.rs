@@ -118,7 +118,11 @@ impl Receive {
         }
         let missing = || PoolError::NotFound("the snapshot that the stream builds upon".into());
         let base = match incoming.base() {
-            Some(base) => Some(pool.snapshot_view_of(base.dataset, base.high).ok_or_else(missing)?),
+            Some(base) if base.guid == state.from => {
+                Some(pool.snapshot_view_of(base.dataset, base.high).ok_or_else(missing)?)
+            }
+            // It would take what it refers to from another one.
+            Some(_) => return Err(missing().into()),
             None if state.base.is_some() => return Err(missing().into()),
             None => None,
         };

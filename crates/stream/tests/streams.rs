@@ -14,7 +14,7 @@ use larder_format::items::{EXTENT, Extent, INODE, Inode};
 use larder_format::node::Key;
 use larder_format::tables::ReceivingRecord;
 use larder_format::{ByteLen, DatasetId, Timestamp};
-use larder_pool::{Look, Pool, PoolError, ReceiveAs};
+use larder_pool::{Look, Pool, PoolError, ROOT_DATASET, ReceiveAs};
 use larder_sim::{SimWorld, Survival};
 use larder_stream::wire::{Begin, Decoder, Encoder, Frame, STREAM_CLEARS, Start};
 use larder_stream::{Base, Receive, Send, StreamError};
@@ -707,4 +707,59 @@ fn names_that_cannot_be_read_back_are_refused() {
     }
     reimport(&b);
     receive(&b.pool, "tank/r", &encode(&stream), ReceiveAs::Next).unwrap();
+}
+
+#[test]
+fn a_stream_that_a_clone_is_in_the_way_of_leaves_the_trash_as_it_was() {
+    for with in [ReceiveAs::Next, ReceiveAs::Replacement] {
+        let (_a, b, stream, _seen) = half_way(3);
+        let there = id(&b.pool, "tank/r");
+        b.pool.snapshot(there, "between").unwrap();
+        b.pool.clone_snapshot(there, "between", "tank/clone", BTreeMap::new()).unwrap();
+        b.pool.trash_snapshots(&[(there, "between".into())], UNTIL).unwrap();
+        b.pool.commit().unwrap();
+        let refused = receive(&b.pool, "tank/r", &encode(&stream), with).unwrap_err();
+        assert!(refused.to_string().contains("is the origin of tank/clone"), "{refused}");
+        let [trashed] = &b.pool.trash()[..] else { panic!("{:?}", b.pool.trash()) };
+        let larder_format::trash::TrashKey::Snapshot(high) = trashed.key else { panic!("{trashed:?}") };
+        b.pool.restore_snapshot(high, None).unwrap();
+        check(&b);
+    }
+}
+
+#[test]
+fn half_of_a_stream_is_dropped_with_the_dataset_that_has_its_base() {
+    let (a, b) = (source(KINDS[0]), target());
+    let [file, filler, copy] = ["file", "filler", "copy"].map(|name| a.file(ROOT, name));
+    for (name, byte) in [("zero", 1), ("one", 2)] {
+        a.write(file, 0, &[byte; 4096]);
+        take(&a, name);
+    }
+    for (before, name) in [(None, "zero"), (Some("zero"), "one")] {
+        receive(&b.pool, "tank/r", &sent(&a, before, name), ReceiveAs::Next).unwrap();
+    }
+    // What the copy has is told as the content that the file had in the base; before it comes more than a chunk.
+    a.write(filler, 0, &Work::new(1).bytes(700_000));
+    a.pool.commit().unwrap();
+    a.mount.copy_range((file, 0), (copy, 0), 4096).unwrap();
+    take(&a, "two");
+    let all = frames(&a.pool, "tank", Some("one"), "two", None);
+    receive(&b.pool, "tank/r", &encode(&all[..3]), ReceiveAs::Next).unwrap_err();
+    let there = id(&b.pool, "tank/r");
+    let position = b.pool.received(there).unwrap().position;
+    assert!(position.is_some());
+    // Its base goes on in a branch, and is destroyed with that.
+    b.pool.branch(there, "zero", "tank/branch", &BTreeMap::new()).unwrap();
+    let branch = id(&b.pool, "tank/branch");
+    b.pool.destroy_snapshots(&[(branch, "one".into())]).unwrap();
+    b.pool.destroy_dataset(branch).unwrap();
+    settle(&b);
+    let rest = encode(&frames(&a.pool, "tank", Some("one"), "two", position));
+    if receive(&b.pool, "tank/r", &rest, ReceiveAs::Next).is_ok() {
+        let seen = |bed: &Bed, of| see(&bed.pool, of, "two");
+        assert!(seen(&b, there) == seen(&a, ROOT_DATASET), "it was taken to build upon another snapshot");
+    }
+    assert!(b.pool.received(there).is_none(), "it can go on upon nothing");
+    check(&b);
+    reimport(&b);
 }

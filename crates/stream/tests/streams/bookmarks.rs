@@ -3,7 +3,7 @@
 use super::*;
 use larder_format::bookmark::BookmarkRecord;
 use larder_format::node::Node;
-use larder_pool::{BookmarkSource, ROOT_DATASET};
+use larder_pool::BookmarkSource;
 use larder_store::DatasetNodes;
 use larder_stream::wire::Item;
 use std::collections::VecDeque;
