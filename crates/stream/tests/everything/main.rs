@@ -129,6 +129,7 @@ impl Run {
     fn end(&mut self) {
         self.sides.iter_mut().for_each(Side::assert_exact);
         for side in &mut self.sides {
+            *self.coverage.entry("pools short of space").or_default() += u64::from(side.is_short);
             side.assert_empty();
         }
     }

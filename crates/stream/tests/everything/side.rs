@@ -296,6 +296,12 @@ impl Side {
         self.sim.mark(BEGAN | self.moments.len() as u64);
     }
 
+    /// One that may come as two begins.
+    pub fn begin_two(&self) {
+        self.begin();
+        self.sim.mark(BEGAN | (self.moments.len() as u64 + 1));
+    }
+
     /// It was made.
     pub fn done(&mut self, change: Change, told: impl Into<String>) {
         let told = told.into();
@@ -371,6 +377,12 @@ impl Side {
         dice.one(self.now.named().flat_map(|(id, set)| set.named().map(move |(high, _)| (id, *high))))
     }
 
+    /// Notes whether space is short, which it stays: whoever wants some may let go of what is in the trash.
+    pub fn note_room(&mut self) {
+        let space = self.pool().store().space(128 << 10);
+        self.is_short |= space.available < space.size / 3;
+    }
+
     /// What may go of the trash by itself, when space is short, and is gone, goes in the model.
     pub fn reconcile(&mut self, found: &State) {
         if let Some(now) = let_go_as(&self.now, found).filter(|_| self.is_short) {
@@ -388,6 +400,7 @@ impl Side {
         let known = (!deep).then(|| self.now.clone());
         let running = self.running.as_ref().expect("the pool is imported");
         let found = running.observe(known.as_ref()).unwrap_or_else(|error| panic!("{}: {error}", self.label));
+        self.note_room();
         self.reconcile(&found);
         if let Some(how) = found.settled().difference(&self.now.settled()) {
             panic!("{}: {how}", self.label);

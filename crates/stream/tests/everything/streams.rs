@@ -331,7 +331,7 @@ fn take_over(
     }
     let record = incoming.record();
     let base = record.as_ref().and_then(|record| record.base);
-    to.begin();
+    to.begin_two();
     let finished = incoming.finish(with);
     drop(incoming);
     let told = format!("{kind} into {target} upon {base:?} as {with:?}");
@@ -376,6 +376,7 @@ fn arrived(
         }
     } else if let Some(base) = base.filter(|base| set.snapshots.contains_key(base)) {
         to.now.rollback(target, base, true).expect("it went back to the base");
+        to.done(Change::Parts, format!("{target} goes back to {base} for a stream"));
     } else {
         assert_eq!(newer, 0, "{}: snapshots newer than an origin", to.label);
     }
