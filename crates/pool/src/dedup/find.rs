@@ -260,7 +260,7 @@ impl Pool {
                 self.shared.duplicates.counts.hits.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        // What is lost may be known by an alias.
+        // The ledger may know a lost block by an alias of it.
         let is_damaged = self.shared.damage.has_any();
         let doubted: Vec<(usize, BlockPtr)> = (0..search.records.len())
             .filter(|&i| search.records[i].dedup == Dedup::Verify || is_damaged)

@@ -73,7 +73,7 @@ fn aliases_outlive_whoever_shares_with_them_and_nothing_is_left_of_them() {
     assert_eq!(before - after, came_to.before, "as much is free as it says");
     assert_eq!(share(&pool, &both).changed, 0, "a second time nothing is there twice");
     assert_whole(&pool, "with aliases");
-    // What they share with goes, with traces before and after.
+    // Those that they share with go, with traces before and after.
     let trace = |pool: &Kept| {
         pool.upkeep.gc.start().unwrap();
         while pool.upkeep.gc.step(8).unwrap() {}
