@@ -7,6 +7,7 @@ use crate::dataset::{Dataset, ROOT_DATASET, settings_from};
 use crate::pool::Pool;
 use crate::property::{self, device_timeout};
 use larder_format::items::MAX_DATASET;
+use larder_format::node::MAX_VALUE;
 use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
 use larder_format::{BlockId, DatasetId};
 use larder_store::{PoolError, Refusal, Result, TableNodes};
@@ -325,6 +326,11 @@ impl Pool {
             check_record_size(value, self.shared.store.max_record())?;
         }
         let record = PropertyRecord { name: name.to_owned(), value: value.to_owned() }.encode();
+        if record.len() > MAX_VALUE {
+            return Err(PoolError::Invalid(format!(
+                "the value of '{name}' is longer than {MAX_VALUE} bytes"
+            )));
+        }
         self.tables.lock().insert(&TableNodes(&self.shared.store), Table::property_key(id, name), &record)?;
         Ok(())
     }

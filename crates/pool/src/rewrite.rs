@@ -15,6 +15,7 @@ use crate::tally::Tally;
 use bytes::Bytes;
 use larder_format::block::{BlockInfo, BlockKind, CheckedHeader, CodecKind, Stamp};
 use larder_format::checksum::ChecksumKind;
+use larder_format::label::Features;
 use larder_format::run::{Marks, Places};
 use larder_format::segment::SegmentState;
 use larder_format::{BlockId, BlockPtr, DatasetId};
@@ -29,6 +30,7 @@ use std::sync::Arc;
 struct Anew {
     ptr: BlockPtr,
     block: Encoded,
+    is_framed: bool,
 }
 
 impl Pool {
@@ -53,7 +55,11 @@ impl Pool {
             return Ok(tally);
         }
         let bytes = anew.iter().map(|one| one.block.len() as u64).sum();
-        self.check_space(bytes, settings.record_size)?;
+        // Nothing in the trash is given up for it.
+        if self.shared.store.space(settings.record_size).available < bytes {
+            return Err(PoolError::NoSpace);
+        }
+        self.make_space(bytes, settings.record_size)?;
         self.put_anew(&anew, &mut tally)?;
         Ok(tally)
     }
@@ -137,7 +143,10 @@ impl Pool {
             }
         }
         let (clock, now, records) = {
-            let core = store.core.lock();
+            let mut core = store.core.lock();
+            if moving.iter().any(|(one, _)| one.is_framed) {
+                core.features.incompatible |= Features::FRAMES;
+            }
             (Arc::clone(&core.clock), core.next_block, core.entries.records())
         };
         let class = |id| heat::class_of(clock.age(id, now), records);
@@ -188,9 +197,9 @@ fn encode(
     let info = BlockInfo { checksum, codec: CodecKind::Off, framed: false, ..header.info };
     let draft = draft(&store.sums, info, codec, plain);
     let (id, birth, incarnation) = (header.id, header.birth, header.incarnation);
-    let made = draft.codec();
+    let (made, is_framed) = (draft.codec(), draft.is_framed());
     let block = frame(&store.sums, &Stamp { id, incarnation, birth }, draft);
     // Of the same kind it may have been made with more effort than is asked for now.
     let is_same = made == kind && is_summed_so;
-    (!is_same || block.len() < stored.len()).then_some(Anew { ptr, block })
+    (!is_same || block.len() < stored.len()).then_some(Anew { ptr, block, is_framed })
 }

@@ -103,6 +103,11 @@ pub struct Draft {
 }
 
 impl Draft {
+    /// Whether it has sums of frames: the root must tell of [`Features::FRAMES`] then.
+    pub fn is_framed(&self) -> bool {
+        self.info.framed
+    }
+
     /// The codec that it was made with: none where none was worth it.
     pub fn codec(&self) -> block::CodecKind {
         self.info.codec

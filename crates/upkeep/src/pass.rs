@@ -14,7 +14,7 @@
 use crate::note::NoteReader;
 use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Timestamp};
-use larder_pool::{Pool, PoolError, Result, Tally, TreeOf};
+use larder_pool::{Pool, PoolError, Result, Tally, TreeOf, TreeRecords};
 use larder_store::{Class, Event};
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -28,6 +28,8 @@ const SAMPLE: usize = 1 << 18;
 /// Of records that might be rewritten, so many first ones are tried, then one in so many.
 const TRIED_FIRST: u64 = 4096;
 const TRIED_ONE_IN: u64 = 32;
+/// Datasets of a run of numbers, at most.
+const MOST_DATASETS: usize = 1 << 20;
 /// The note of the pass.
 const NOTE: &str = "pass";
 
@@ -123,7 +125,15 @@ impl Course {
         let times =
             format!("{} {} {} {}", pass.started.secs, pass.started.nanos, finished.secs, finished.nanos);
         let numbers = numbers.map(|number| number.to_string()).join(" ");
-        let datasets: Vec<String> = pass.datasets.iter().map(|of| of.get().to_string()).collect();
+        // Numbers in a row are told by the first and the last: a note is short.
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for of in pass.datasets.iter().map(|of| of.get()) {
+            match runs.last_mut().filter(|(_, last)| *last + 1 == of) {
+                Some((_, last)) => *last = of,
+                None => runs.push((of, of)),
+            }
+        }
+        let datasets: Vec<String> = runs.iter().map(|(first, last)| format!("{first} {last}")).collect();
         format!("{task} {state} {times} {numbers} {}", datasets.join(" "))
     }
 
@@ -158,7 +168,8 @@ impl Course {
         };
         let (object, kind) = (note.number()?, u8::try_from(note.number()?).ok()?);
         let from = Key::new(object, kind, note.number()?);
-        let datasets = std::iter::from_fn(|| note.number()).map(DatasetId::new).collect();
+        let runs = std::iter::from_fn(|| Some(note.number()?..=note.number()?));
+        let datasets = runs.flat_map(|run| run.take(MOST_DATASETS)).map(DatasetId::new).collect();
         let pass = Pass { task, state, started, finished, datasets, examined, total, rate, tally };
         Some(Self { pass, done, tree, from })
     }
@@ -243,7 +254,8 @@ impl Passes {
     /// that is 0; goes on where one for the same was stopped.
     ///
     /// # Errors
-    /// [`PoolError::Busy`] while a pass is under way; when the pool cannot be written.
+    /// [`PoolError::Busy`] while a pass is under way; [`PoolError::Invalid`] when there are too many datasets for a
+    /// note; when the pool cannot be written.
     pub fn start(&self, task: Task, mut datasets: Vec<DatasetId>, rate: u64) -> Result<()> {
         self.pool.store().check_writable()?;
         datasets.sort_unstable();
@@ -340,13 +352,23 @@ impl Passes {
         if course.pass.task == Task::Dedup {
             // After an import nobody has asked for it yet.
             self.pool.use_index(true);
+            if self.pool.catch_up()? {
+                return Ok(Some(0));
+            }
         }
         if next.is_none() {
             let Some(&dataset) = course.pass.datasets.get(course.done) else {
                 self.end(course, PassState::Done)?;
                 return Ok(Some(0));
             };
-            let found = self.pool.tree_records(dataset, course.tree, course.from)?;
+            let found = match self.pool.tree_records(dataset, course.tree, course.from) {
+                // A node that nothing can give back: the rest of this tree is left out.
+                Err(error) if error.is_loss() && self.pool.store().silence().is_none() => {
+                    course.pass.tally.unread += 1;
+                    TreeRecords::default()
+                }
+                found => found?,
+            };
             *waiting = found.records;
             waiting.sort_unstable_by_key(|ptr| std::cmp::Reverse(ptr.id));
             *next = Some(match found.next {
@@ -369,8 +391,15 @@ impl Passes {
             (Task::Rewrite, Some(&dataset)) => self.pool.rewrite_records(dataset, batch.clone()),
             (Task::Rewrite, None) => Ok(Tally::default()),
         };
-        // These come again.
-        let tally = tally.inspect_err(|_| waiting.extend(batch.into_iter().rev()))?;
+        let tally = match tally {
+            Err(PoolError::NoSpace) => {
+                (*waiting, *next) = (Vec::new(), None);
+                self.end(course, PassState::Stopped)?;
+                return Ok(Some(0));
+            }
+            // These come again.
+            tally => tally.inspect_err(|_| waiting.extend(batch.into_iter().rev()))?,
+        };
         course.pass.tally.add(&tally);
         course.pass.examined += examined;
         course.pass.total = course.pass.total.max(course.pass.examined);
@@ -518,5 +547,37 @@ impl Passes {
         };
         self.pool.store().event(Event::new(class).text(text));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_of_thousands_of_datasets_is_short_and_says_what_it_said() {
+        let time = Timestamp { secs: 1_000_000, nanos: 7 };
+        let datasets = [1, 3, 4].into_iter().chain(100..5000).map(DatasetId::new).collect();
+        let tally = Tally { records: 1, read: 2, changed: 3, before: 4, after: 5, unread: 6 };
+        for (tree, state) in
+            [(TreeOf::Head, PassState::Active), (TreeOf::Snapshot(BlockId::new(9)), PassState::Stopped)]
+        {
+            let pass = Pass {
+                task: Task::Rewrite,
+                state,
+                started: time,
+                finished: (state == PassState::Stopped).then_some(time),
+                datasets: Vec::clone(&datasets),
+                examined: 10,
+                total: 20,
+                rate: 30,
+                tally,
+            };
+            let course = Course { pass, done: 2, tree, from: Key::new(8, 2, 4096) };
+            let note = course.encode();
+            assert!(note.len() < 400, "{note}");
+            assert_eq!(Course::decode(&note), Some(course));
+        }
+        assert_eq!(Course::decode("dedup 0 1"), None);
     }
 }

@@ -29,6 +29,7 @@ use larder_sync::Mutex;
 use larder_upkeep::{ScrubOutcome, ScrubProgress, ScrubSince, Task, Upkeep};
 use std::collections::{HashMap, VecDeque};
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -268,14 +269,17 @@ impl<'a> Maintenance<'a> {
         let datasets = self.pool.datasets();
         let wanting: Vec<_> = datasets.iter().filter(wants).collect();
         // Heads that are as they were have nothing new.
-        let heads: Vec<String> =
-            wanting.iter().filter_map(|of| Some(of.committed_root()?.to_string())).collect();
-        let seen = heads.join(" ");
-        if heads.is_empty() || self.pool.note(NOTE_LATER).is_some_and(|before| before == seen) {
+        let mut heads = DefaultHasher::new();
+        for of in &wanting {
+            (of.id().get(), of.committed_root().map(|root| root.get())).hash(&mut heads);
+        }
+        let seen = format!("{:x}", heads.finish());
+        if wanting.is_empty() || self.pool.note(NOTE_LATER).is_some_and(|before| before == seen) {
             return Ok(());
         }
-        passes.start(Task::Dedup, wanting.iter().map(|of| of.id()).collect(), 0)?;
-        self.pool.set_note(NOTE_LATER, &seen)
+        // One that cannot begin is not tried before something changes.
+        self.pool.set_note(NOTE_LATER, &seen)?;
+        passes.start(Task::Dedup, wanting.iter().map(|of| of.id()).collect(), 0)
     }
 
     /// Opens a device anew that was away and is there again: at the very place from which it vanished, or where

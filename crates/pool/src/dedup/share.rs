@@ -35,6 +35,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Pages of the index that are read and written while it catches up, about.
+const PAGES: usize = 64;
+
 /// One of a dataset's trees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TreeOf {
@@ -71,10 +74,26 @@ struct Pair {
 }
 
 impl Pool {
-    /// Has the index be in use although no dataset has `dedup` on, or not any more.
+    /// Has the index be in use although no dataset has `dedup` on, or not any more. It begins with all fingerprints
+    /// that the map has: see [`Pool::catch_up`].
     pub fn use_index(&self, wanted: bool) {
-        self.shared.duplicates.in_use.store(wanted, Ordering::Relaxed);
+        let before = self.shared.duplicates.in_use.swap(wanted, Ordering::Relaxed);
         self.wake_or_lay_down();
+        let mut indexed = self.shared.duplicates.indexed.lock();
+        if wanted && !before && indexed.index.is_some() {
+            // Of older blocks that got one since, it may know nothing.
+            indexed.refill = Some(BlockId::new(0));
+        }
+    }
+
+    /// Has the index take up some of what only the map knows; whether there is more.
+    ///
+    /// # Errors
+    /// When nothing may be written.
+    pub fn catch_up(&self) -> Result<bool> {
+        let _turn = self.commit_turn();
+        self.tick_index(PAGES)?;
+        Ok(self.shared.duplicates.indexed.lock().refill.is_some())
     }
 
     /// The trees of a dataset, its head first, then its snapshots from the newest to the oldest, hidden ones too.

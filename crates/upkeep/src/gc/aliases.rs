@@ -15,7 +15,7 @@ use larder_store::{PoolError, Result, RunIo};
 use std::ops::{ControlFlow, RangeInclusive};
 
 /// References with one tag that are carried over from an alias, at most: they count for figures alone.
-const CARRIED_AT_MOST: u64 = 1024;
+const CARRIED_AT_MOST: u64 = 16;
 
 /// State of the look at aliases.
 pub(crate) struct AliasWalk {
