@@ -1,0 +1,77 @@
+//! Gain by codec, from records that are compressed as Larder would.
+//!
+//! Records are drawn by position: one position in every so many bytes of data, in the order of the walk, and the record
+//! that holds it. So a record is drawn in proportion to its length, each folder gets its share of the draws, and the
+//! mean of stored by plain bytes over the draws is the ratio of the whole.
+
+use larder_device::Clock;
+use larder_format::block::{BLOCK_OVERHEAD, frame_sums_len};
+use larder_format::is_zero;
+use larder_pool::codec::{self, Codec};
+
+/// Codecs that are tried.
+pub const CODECS: [Codec; 4] = [Codec::Lz4, Codec::Zstd(3), Codec::Zstd(9), Codec::Gzip(9)];
+/// Length of records that are compressed.
+pub const RECORD: u64 = 128 << 10;
+/// Length of the shorter ones, for datasets of small records.
+pub const SHORT: u64 = 16 << 10;
+
+/// What one draw gave.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Draw {
+    /// Folder of the file.
+    pub folder: u32,
+    /// Stored by plain bytes, by codec.
+    pub ratios: [f32; CODECS.len()],
+    /// The same without a codec.
+    pub plain: f32,
+    /// Of records of [`SHORT`] with lz4.
+    pub short: f32,
+    /// Nanoseconds a byte, by codec.
+    pub costs: [f32; CODECS.len()],
+}
+
+/// From this length on records that no codec shrinks have sums of their parts.
+const FRAMED_FROM: usize = 16 << 10;
+
+/// Bytes that a record takes in a stripe: header, payload, sums of parts, in steps of eight.
+pub fn stored(codec: Codec, plain: &[u8]) -> u64 {
+    if codec != Codec::Off && is_zero(plain) {
+        return 0;
+    }
+    let payload = codec::compress(codec, plain).map(|payload| payload.len());
+    let framed = if plain.len() >= FRAMED_FROM { frame_sums_len(plain.len() as u32) as usize } else { 0 };
+    let payload = payload.unwrap_or(plain.len() + framed);
+    (u64::from(BLOCK_OVERHEAD) + payload as u64).next_multiple_of(8)
+}
+
+/// Compresses the records of a draw: `long`, and `short` within it.
+pub fn draw(clock: &dyn Clock, folder: u32, long: &[u8], short: &[u8]) -> Draw {
+    let ratio = |stored: u64, plain: &[u8]| stored as f32 / plain.len().max(1) as f32;
+    let mut draw = Draw { folder, plain: ratio(stored(Codec::Off, long), long), ..Draw::default() };
+    for (at, &codec) in CODECS.iter().enumerate() {
+        let began = clock.monotonic();
+        draw.ratios[at] = ratio(stored(codec, long), long);
+        draw.costs[at] = (clock.monotonic() - began).as_nanos() as f32 / long.len().max(1) as f32;
+    }
+    draw.short = ratio(stored(Codec::Lz4, short), short);
+    draw
+}
+
+/// Mean and standard error.
+pub fn mean(values: impl Iterator<Item = f32>) -> (f64, f64) {
+    let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
+    for value in values {
+        let value = f64::from(value);
+        count += 1.0;
+        sum += value;
+        squares += value * value;
+    }
+    if count < 2.0 {
+        return (if count > 0.0 { sum } else { 1.0 }, 1.0);
+    }
+    let mean = sum / count;
+    // Of draws that are all alike nobody knows what the next would be: one more, at the other end.
+    let spread = ((squares / count - mean * mean).max(0.0) / (count - 1.0)).sqrt();
+    (mean, spread.max(0.5 / count))
+}
