@@ -1,6 +1,7 @@
 //! From what was sampled to how much is distinct, with a range, for everything or for one folder.
 
 use crate::sample::Seen;
+use crate::scan::STRATA;
 use crate::unseen::{self, Shared, class};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -62,6 +63,8 @@ pub struct Sampled<'a> {
     pub p: f64,
     /// Length of a cell, bytes.
     pub cell: u64,
+    /// Bytes of all clusters, by kind.
+    pub strata: [u64; STRATA],
 }
 
 impl Sampled<'_> {
@@ -121,13 +124,27 @@ impl Sampled<'_> {
         if all <= 0.0 || (clusters.len() as f64) < FEWEST_CLUSTERS {
             return Estimate::UNKNOWN;
         }
-        // Within clusters: a ratio estimator over them.
-        let ratio = unique / all;
-        let spread: f64 = clusters.values().map(|(all, unique)| (unique - ratio * all).powi(2)).sum();
-        let degrees = clusters.len() as f64 / (clusters.len() as f64 - 1.0);
-        let error = (spread * degrees * (1.0 - self.p)).sqrt() / all + (ratio / kept).sqrt() * sampling(self.threshold);
-        // When all are alike a cluster that is otherwise may still have been missed.
-        let missed = 1.0 / clusters.len() as f64;
+        // Within clusters: a ratio estimator over those of each kind, weighted by all the bytes of that kind.
+        let total: u64 = self.strata.iter().sum();
+        let (mut ratio, mut variance, mut missed) = (0.0, 0.0, 0.0);
+        for (stratum, &bytes) in self.strata.iter().enumerate() {
+            let share = bytes as f64 / total.max(1) as f64;
+            let here = || clusters.iter().filter(|(key, _)| **key as usize & 3 == stratum).map(|(_, one)| one);
+            let count = here().count() as f64;
+            let (all, unique) = here().fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+            if count < FEWEST_CLUSTERS || all <= 0.0 {
+                ratio += share * if all > 0.0 { unique / all } else { 1.0 };
+                missed += share;
+                continue;
+            }
+            let part = unique / all;
+            let spread: f64 = here().map(|(all, unique)| (unique - part * all).powi(2)).sum();
+            ratio += share * part;
+            variance += share * share * spread * count / (count - 1.0) * (1.0 - self.p) / (all * all);
+            // When all are alike one that is otherwise may still have been missed.
+            missed += share / count;
+        }
+        let error = variance.sqrt() + (ratio / kept).sqrt() * sampling(self.threshold);
         // Across clusters.
         let mut shared = Shared::default();
         let mut squares = [0.0; unseen::CLASSES];
@@ -142,14 +159,17 @@ impl Sampled<'_> {
         for (slack, square) in shared.slack.iter_mut().zip(squares) {
             *slack = 2.0 * (square + 2.0 * run * run).sqrt();
         }
-        let Some((least, most)) = unseen::range(&shared, unique / self.p, self.p) else {
+        let Some((likely, least, most)) = unseen::range(&shared, unique / self.p, self.p) else {
             return Estimate::UNKNOWN;
         };
-        // With hardly any clusters to compare the absence of duplicates across them says nothing, and the range tells.
-        let middle = f64::midpoint(least, most);
-        let value = 1.0 - ratio * middle;
-        let half = ((2.0 * error + missed).powi(2) + (ratio * (most - least) / 2.0).powi(2)).sqrt();
-        Estimate::around(value, half).clamp(0.0, 1.0)
+        let within = 2.0 * error + missed;
+        let value = 1.0 - ratio * likely;
+        Estimate {
+            value,
+            low: value - f64::hypot(within, ratio * (most - likely)),
+            high: value + f64::hypot(within, ratio * (likely - least)),
+        }
+        .clamp(0.0, 1.0)
     }
 }
 

@@ -21,10 +21,10 @@ pub const SHORT: u64 = 16 << 10;
 pub struct Draw {
     /// Folder of the file.
     pub folder: u32,
+    /// Draws of one cluster are alike.
+    pub cluster: u32,
     /// Stored by plain bytes, by codec.
     pub ratios: [f32; CODECS.len()],
-    /// The same without a codec.
-    pub plain: f32,
     /// Of records of [`SHORT`] with lz4.
     pub short: f32,
     /// Nanoseconds a byte, by codec.
@@ -46,9 +46,9 @@ pub fn stored(codec: Codec, plain: &[u8]) -> u64 {
 }
 
 /// Compresses the records of a draw: `long`, and `short` within it.
-pub fn draw(clock: &dyn Clock, folder: u32, long: &[u8], short: &[u8]) -> Draw {
+pub fn draw(clock: &dyn Clock, (folder, cluster): (u32, u32), long: &[u8], short: &[u8]) -> Draw {
     let ratio = |stored: u64, plain: &[u8]| stored as f32 / plain.len().max(1) as f32;
-    let mut draw = Draw { folder, plain: ratio(stored(Codec::Off, long), long), ..Draw::default() };
+    let mut draw = Draw { folder, cluster, ..Draw::default() };
     for (at, &codec) in CODECS.iter().enumerate() {
         let began = clock.monotonic();
         draw.ratios[at] = ratio(stored(codec, long), long);
@@ -58,20 +58,22 @@ pub fn draw(clock: &dyn Clock, folder: u32, long: &[u8], short: &[u8]) -> Draw {
     draw
 }
 
-/// Mean and standard error.
-pub fn mean(values: impl Iterator<Item = f32>) -> (f64, f64) {
-    let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
-    for value in values {
-        let value = f64::from(value);
-        count += 1.0;
-        sum += value;
-        squares += value * value;
+/// Mean of values and its standard error; those of one cluster come together, one after the other.
+pub fn mean(values: &[(u32, f32)]) -> (f64, f64) {
+    let count = values.len() as f64;
+    if values.len() < 2 {
+        return (values.first().map_or(1.0, |(_, value)| f64::from(*value)), 1.0);
     }
-    if count < 2.0 {
-        return (if count > 0.0 { sum } else { 1.0 }, 1.0);
+    let mean = values.iter().map(|(_, value)| f64::from(*value)).sum::<f64>() / count;
+    let (mut squares, mut off, mut last) = (0.0, 0.0, values[0].0);
+    for &(cluster, value) in values {
+        if cluster != last {
+            squares += off * off;
+            (off, last) = (0.0, cluster);
+        }
+        off += f64::from(value) - mean;
     }
-    let mean = sum / count;
-    // Of draws that are all alike nobody knows what the next would be: one more, at the other end.
-    let spread = ((squares / count - mean * mean).max(0.0) / (count - 1.0)).sqrt();
-    (mean, spread.max(0.5 / count))
+    squares += off * off;
+    // Of draws that are all alike nobody knows what the next would be.
+    (mean, (squares.sqrt() / count).max(0.5 / count))
 }

@@ -93,7 +93,7 @@ pub struct DedupReport {
     pub record: u32,
     /// `chunking`: whether content says where records end.
     pub by_content: bool,
-    /// Part of the bytes that it saves; nothing when that is not known.
+    /// Part of the bytes that it saves; nothing when that is not known. A wide range says little.
     pub gain: Option<Estimate>,
     /// Of that, beyond what whole copies are.
     pub beyond: Option<Estimate>,
@@ -105,6 +105,13 @@ pub struct DedupReport {
     pub index_disk: u64,
     /// Bytes of memory that a dedup table of ZFS would take.
     pub zfs_memory: u64,
+}
+
+impl DedupReport {
+    /// The gain beyond whole copies, where its range says something.
+    pub fn known(&self) -> Option<Estimate> {
+        self.beyond.filter(|_| self.gain.is_some_and(|gain| gain.is_known()))
+    }
 }
 
 /// Samples in order, as they are asked for each folder.
@@ -145,11 +152,17 @@ pub fn report(scan: Scan, paths: Vec<PathBuf>, depth: u32, seconds: f64) -> Repo
             let read = sum(&scan.reads, &within);
             let ask = |sorted: &Sorted, p: f64, bytes: u64| {
                 let cell = scan.cell;
-                Sampled { seen: &sorted.seen, threshold: sorted.threshold, p, cell }.repeated(&within, bytes)
+                Sampled { seen: &sorted.seen, threshold: sorted.threshold, p, cell, strata: read.strata }.repeated(&within, bytes)
             };
-            let draws: Vec<&Draw> = scan.draws.iter().filter(|draw| within.contains(&draw.folder)).collect();
+            let mut draws: Vec<&Draw> = scan.draws.iter().filter(|draw| within.contains(&draw.folder)).collect();
+            if scan.p < 1.0 {
+                draws.sort_by_key(|draw| draw.cluster);
+            }
+            let mean_of = |value: &dyn Fn(&Draw) -> f32| {
+                gain::mean(&draws.iter().map(|draw| (draw.cluster, value(draw))).collect::<Vec<_>>())
+            };
             let gain_of = |ratio: &dyn Fn(&Draw) -> f32| {
-                let (mean, error) = gain::mean(draws.iter().map(|draw| ratio(draw)));
+                let (mean, error) = mean_of(ratio);
                 Estimate::around(1.0 - mean, 2.0 * error).clamp(-0.1, 1.0)
             };
             let codecs: Vec<CodecReport> = CODECS
@@ -158,7 +171,7 @@ pub fn report(scan: Scan, paths: Vec<PathBuf>, depth: u32, seconds: f64) -> Repo
                 .map(|(number, codec)| CodecReport {
                     codec: codec.to_string(),
                     gain: gain_of(&|draw| draw.ratios[number]),
-                    seconds_per_gib: gain::mean(draws.iter().map(|draw| draw.costs[number])).0 * 1.073_741_824,
+                    seconds_per_gib: mean_of(&|draw| draw.costs[number]).0 * 1.073_741_824,
                 })
                 .collect();
             let whole_copies = whole_copies(&small, &large, &within, scan.p, &read, all[at].data, scan.cell);
@@ -169,7 +182,6 @@ pub fn report(scan: Scan, paths: Vec<PathBuf>, depth: u32, seconds: f64) -> Repo
                     let covered = read.read > 0 && seen as f64 >= 0.7 * read.read as f64;
                     let part = if seen > 0 { read.bytes[scheme] as f64 / seen as f64 } else { 0.0 };
                     let gain = covered.then(|| ask(&samples[scheme], scan.p, read.bytes[scheme]).times(part));
-                    let gain = gain.filter(Estimate::is_known);
                     let beyond = gain.map(|gain| beyond(gain, whole_copies));
                     let scale = all[at].data as f64 / read.read.max(1) as f64;
                     let repeated = gain.map_or(0.0, |gain| gain.value / part.max(1e-9)).min(1.0);
@@ -225,6 +237,7 @@ fn sum(reads: &[Read], within: &std::ops::Range<u32>) -> Read {
     let mut sum = Read::default();
     for read in reads.iter().take(within.end as usize).skip(within.start as usize) {
         sum.read += read.read;
+        sum.strata.iter_mut().zip(read.strata).for_each(|(sum, one)| *sum += one);
         for scheme in 0..COUNT {
             sum.bytes[scheme] += read.bytes[scheme];
             sum.records[scheme] += read.records[scheme];
@@ -251,7 +264,7 @@ fn whole_copies(
         let here = sorted.seen.iter().filter(|seen| within.contains(&seen.folder));
         let weight = |seen: &Seen| seen.len().max(sorted.threshold) as f64 * f64::from(seen.count);
         let bytes: f64 = here.map(weight).sum();
-        let sampled = Sampled { seen: &sorted.seen, threshold: sorted.threshold, p, cell };
+        let sampled = Sampled { seen: &sorted.seen, threshold: sorted.threshold, p, cell, strata: read.strata };
         (bytes / p, sampled.repeated(within, bytes as u64))
     };
     // Of small files copies are in one cluster, so that the part of them is known from the clusters alone. Large ones

@@ -52,6 +52,8 @@ pub struct Read {
     pub records: [u64; COUNT],
     /// Bytes of records that are zeros.
     pub zeros: [u64; COUNT],
+    /// Bytes of data by stratum, read or not.
+    pub strata: [u64; STRATA],
 }
 
 /// All that a scan found.
@@ -123,10 +125,12 @@ struct Sizes {
     mates: Vec<u8>,
     /// Large files with more than 2^i cells.
     large: [u64; 64],
-    large_data: u64,
 }
 
-const SIZES: usize = 1 << 16;
+/// Kinds of clusters: small files that no other has the size of, other small ones, cells. A key's lowest bits tell.
+pub const STRATA: usize = 3;
+
+const SIZES: usize = 1 << 18;
 
 impl Sizes {
     fn slot(size: u64) -> usize {
@@ -184,7 +188,7 @@ pub fn scan(
     watch: &dyn Watch,
 ) -> Scan {
     let (mut folders, mut left) = (Folders::default(), Left::default());
-    let mut sizes = Sizes { by_size: vec![0; SIZES], mates: vec![0; SIZES], large: [0; 64], large_data: 0 };
+    let mut sizes = Sizes { by_size: vec![0; SIZES], mates: vec![0; SIZES], large: [0; 64] };
     let mut total = 0u64;
     let mut counted = true;
     walk(roots, options.cross, &mut folders, &mut left, &mut |folders, left, found| {
@@ -195,7 +199,9 @@ pub fn scan(
         folder.data += data;
         folder.kinds[Kind::of(found.path) as usize] += data;
         total += data;
-        sizes.by_size[Sizes::slot(found.size)] += data;
+        let slot = Sizes::slot(found.size);
+        sizes.by_size[slot] += data;
+        sizes.mates[slot] = sizes.mates[slot].saturating_add(1);
         watch.counted(folder.files.min(1), data);
         counted = !watch.stopped();
         counted
@@ -235,7 +241,7 @@ pub fn scan(
     }
     let expected = (total as f64 * p) as u64;
     watch.planned(expected, p < 1.0);
-    let stride = (expected / options.draws.max(1)).max(64 << 10);
+    let stride = (expected / options.draws.max(1)).max(16 << 10);
     let mut plan = Plan { options, sizes, p, cell, total, stride, seed: mix(options.seed) };
     if p < 1.0 {
         count_large(roots, &mut plan);
@@ -261,16 +267,13 @@ pub fn scan(
     scan
 }
 
-/// Counts large files by their cells, and those that have others of their size.
+/// Counts large files by their cells.
 fn count_large(roots: &[PathBuf], plan: &mut Plan<'_>) {
     let (cell, sizes) = (plan.cell, &mut plan.sizes);
     walk(roots, plan.options.cross, &mut Folders::default(), &mut Left::default(), &mut |_, _, found| {
         if found.size >= cell * SMALL_CELLS {
             let cells = (found.size / cell).max(1).ilog2() as usize;
             sizes.large[..=cells].iter_mut().for_each(|count| *count += 1);
-            sizes.large_data += found.size;
-            let mates = &mut sizes.mates[Sizes::slot(found.size)];
-            *mates = mates.saturating_add(1);
         }
         true
     });
@@ -329,15 +332,21 @@ impl Run<'_> {
             probe: false,
             most: usize::MAX,
         };
+        let mates = plan.sizes.mates[Sizes::slot(found.size)] > 1;
+        let stratum = if !small { 2 } else { u32::from(mates) };
+        if let Some(read) = self.scan.reads.get_mut(found.folder as usize) {
+            read.strata[stratum as usize] += found.size;
+        }
+        let keyed = |key: u64| (key as u32) << 2 | stratum;
         if sampled && small {
             let key = plan.small_key(found);
             if !plan.chosen(key) {
                 return !self.watch.stopped();
             }
-            self.push_ranges(Piece { key: key as u32, ..base }, found, left);
+            self.push_ranges(Piece { key: keyed(key), ..base }, found, left);
         } else if sampled {
             let ranges = if found.sparse { data_of(found, left).0 } else { std::iter::once(0..found.size).collect() };
-            let hashed = (plan.sizes.mates[Sizes::slot(found.size)] > 1).then_some(true);
+            let hashed = mates.then_some(true);
             let mut pieces = Vec::new();
             if hashed.is_some() {
                 for probe in 0..PROBES {
@@ -355,7 +364,7 @@ impl Run<'_> {
                     last = Some(cell);
                     let start = cell * plan.cell;
                     let range = start..(start + plan.cell).min(found.size);
-                    pieces.push(Piece { range, key: key as u32, most: plan.cell as usize, ..base.clone() });
+                    pieces.push(Piece { range, key: keyed(key), most: plan.cell as usize, ..base.clone() });
                 }
             }
             let count = pieces.len();
@@ -542,7 +551,10 @@ fn read_piece(
                 let start = within / record * record;
                 &fresh[start as usize..(start + record).min(got as u64) as usize]
             };
-            outcome.draws.push(gain::draw(clock, piece.folder, part(gain::RECORD), part(gain::SHORT)));
+            // Of a scan of everything each is drawn by itself.
+            let cluster = if piece.key == 0 { (piece.range.start + draw) as u32 } else { piece.key };
+            let place = (piece.folder, cluster);
+            outcome.draws.push(gain::draw(clock, place, part(gain::RECORD), part(gain::SHORT)));
         }
         at += got as u64;
         // The file may have become shorter since it was listed.

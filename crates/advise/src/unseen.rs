@@ -29,17 +29,21 @@ pub fn class(j: usize) -> Option<(usize, f64)> {
     }
 }
 
-/// The least and the most distinct bytes, as parts of `all`: the bytes of all clusters, each without what repeats in
-/// it, of which the sample has `p`. Nothing when no histogram fits.
-pub fn range(shared: &Shared, all: f64, p: f64) -> Option<(f64, f64)> {
+/// The most likely, the least and the most distinct bytes, as parts of `all`: the bytes of all clusters, each without what repeats in
+/// it, of which the sample has `p`. The most likely is what fits the sample best. Nothing when no histogram fits.
+pub fn range(shared: &Shared, all: f64, p: f64) -> Option<(f64, f64, f64)> {
     if all <= 0.0 {
-        return Some((1.0, 1.0));
+        return Some((1.0, 1.0, 1.0));
     }
     if p >= 1.0 {
         return None;
     }
     let grid = grid(p);
-    for widen in [1.0, 2.0, 4.0, 8.0] {
+    let mut likely = None;
+    for widen in [0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 2.0, 4.0, 8.0] {
+        if likely.is_some() && widen < 1.0 {
+            continue;
+        }
         // Columns are bytes of `all` with that multiplicity, so that all are numbers of one size.
         let mut rows = Vec::new();
         for (at, (&bytes, &slack)) in shared.bytes.iter().zip(&shared.slack).enumerate() {
@@ -56,7 +60,11 @@ pub fn range(shared: &Shared, all: f64, p: f64) -> Option<(f64, f64)> {
         let cost: Vec<f64> = grid.iter().map(|m| 1.0 / m).collect();
         let minus: Vec<f64> = cost.iter().map(|value| -value).collect();
         if let (Some(least), Some(most)) = (minimum(&rows, &cost), minimum(&rows, &minus)) {
-            return Some((least.clamp(0.0, 1.0), (-most).clamp(0.0, 1.0)));
+            let (least, most) = (least.clamp(0.0, 1.0), (-most).clamp(0.0, 1.0));
+            let likely = *likely.get_or_insert(f64::midpoint(least, most));
+            if widen >= 1.0 {
+                return Some((likely.clamp(least, most), least, most));
+            }
         }
     }
     None
@@ -207,7 +215,8 @@ mod tests {
             let mut held = 0;
             for seed in 0..20 {
                 let (shared, all) = drawn(m, 60_000, 0.1, seed);
-                let (least, most) = range(&shared, all, 0.1).unwrap();
+                let (likely, least, most) = range(&shared, all, 0.1).unwrap();
+                assert!(least <= likely && likely <= most);
                 let truth = 1.0 / m as f64;
                 held += u32::from(least <= truth + 1e-3 && truth <= most + 1e-3);
                 assert!(most - least < 0.25, "{m} copies: {least} to {most}");

@@ -43,7 +43,7 @@ pub fn of(folder: &FolderReport, drawn: bool) -> Verdict {
     }
     let compresses = drawn && gain(best) >= CODEC_PAYS;
     let known: Vec<(&DedupReport, f64)> =
-        folder.dedup.iter().filter_map(|dedup| Some((dedup, dedup.beyond?.value))).collect();
+        folder.dedup.iter().filter_map(|dedup| Some((dedup, dedup.known()?.value))).collect();
     // The longest records among those that save about as much: of short ones there are more to look up.
     let most = known.iter().map(|(_, beyond)| *beyond).fold(0.0, f64::max);
     let near = |&&(_, beyond): &&(&DedupReport, f64)| beyond >= most - SHORTER_PAYS.max(most / 20.0);
@@ -51,7 +51,7 @@ pub fn of(folder: &FolderReport, drawn: bool) -> Verdict {
     let pays = chosen.filter(|(dedup, beyond)| {
         *beyond >= DEDUP_PAYS && beyond * folder.data as f64 > 4.0 * dedup.index_disk as f64
     });
-    let unknown = folder.dedup.iter().all(|dedup| dedup.gain.is_none());
+    let unknown = known.is_empty();
     let mut words = Vec::new();
     let mut settings = Vec::new();
     if compresses {
