@@ -95,7 +95,8 @@ index:
 # Commands that the scripts in tests/real use, and the Debian packages that have them.
 REAL_NEEDS := cc:gcc fusermount3:fuse3 mkfs.ext4:e2fsprogs setfattr:attr setfacl:acl strace fio git sqlite3 rsync python3 \
 	smbd:samba smbpasswd:samba-common-bin smbclient:smbclient zfs-fuse:zfs-fuse \
-	syncoid:sanoid mbuffer faketime restic borg:borgbackup
+	syncoid:sanoid mbuffer faketime restic borg:borgbackup \
+	mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
 
 peers:
 	@scripts/need.sh gcc:gcc pkg-config:pkg-config fusermount3:fuse3 fio:fio git:git mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
