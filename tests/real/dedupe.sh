@@ -29,7 +29,7 @@ for KIND in xfs btrfs; do
     at=$BED/fs-$KIND
     mkdir "$at"
     truncate -s 2G "$BED/image-$KIND"
-    "mkfs.$KIND" -q "$BED/image-$KIND"
+    "mkfs.$KIND" -q "$BED/image-$KIND" >"$BED/out/mkfs" 2>&1
     mount -o loop "$BED/image-$KIND" "$at"
     mountpoint -q "$at" || { bad "$KIND is mounted"; continue; }
 
@@ -114,7 +114,7 @@ for KIND in xfs btrfs; do
     same "$KIND: no byte changed by kills" "$BED/out/sums" <(sums "$at" | grep -v again)
     for n in $(seq 12); do same "$KIND: nor of copy $n" "$at/a/large" "$at/out/again$n"; done
     rm -r "$at"/out/again*
-    check "$KIND: stopped by SIGINT" fails 3 "stopped" timeout -s INT 0.02 "$LARDER" dedupe --hash-file "$BED/hashes2" --apply "$at"
+    check "$KIND: stopped by SIGINT" fails 3 "stopped" timeout --preserve-status -s INT 0.02 "$LARDER" dedupe --hash-file "$BED/hashes2" --apply "$at"
 
     # A model writes the same on the file system and in a folder beside it, while dedupe runs over the one.
     mkdir "$at/live" "$BED/model-$KIND"

@@ -27,13 +27,13 @@ pub struct Record {
     pub stamp: Stamp,
     /// Binary logarithm of the block's length.
     pub block_log2: u8,
-    /// What of it may be shared.
+    /// The part of it that may be shared.
     pub kind: Kind,
     /// Whether a run that came to its end tried all that it has in common with others that are settled.
     pub is_settled: bool,
 }
 
-/// What of a file may be shared.
+/// The part of a file that may be shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Everything.
@@ -84,7 +84,7 @@ impl HashFile {
     /// When it is no hash file, of another version, damaged, or in use.
     pub fn open(path: &Path, cache: usize) -> Result<Self, Error> {
         let wrong = |reason: String| Error::HashFile(path.to_owned(), reason);
-        // What the database asserts of its file must not end in a panic: the bytes come from outside.
+        // Assertions of the database about its file must not end in a panic: the bytes come from outside.
         let opened = std::panic::catch_unwind(|| Database::builder().set_cache_size(cache).create(path));
         let database = match opened {
             Ok(Ok(database)) => database,
@@ -122,7 +122,7 @@ impl HashFile {
         Error::HashFile(self.path.clone(), error.to_string())
     }
 
-    /// What is known of the files at these paths.
+    /// Records of the files at these paths.
     ///
     /// # Errors
     /// When it cannot be read.

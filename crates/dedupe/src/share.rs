@@ -339,7 +339,7 @@ fn shared(a: &[Extent], at_a: u64, b: &[Extent], at_b: u64, most: u64) -> (bool,
     let (place_b, len_b) = place(b, at_b);
     let is_shared = place_a.is_some() && place_a == place_b;
     let mut len = len_a.min(len_b).min(most).max(1);
-    // What is not shared is best asked for in one request.
+    // Pieces that are not shared are best asked for in one request.
     while !is_shared && len < most {
         let ((place_a, len_a), (place_b, len_b)) = (place(a, at_a + len), place(b, at_b + len));
         if place_a.is_some() && place_a == place_b {

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// What tells a file from what it was: none of these stays when its bytes change. The time of birth stands for the
+/// Identity of a file at one time: one of these differs when its bytes have changed. The time of birth stands for the
 /// inode's generation, which takes an open file to ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
