@@ -92,7 +92,8 @@ for KIND in xfs btrfs; do
         check "btrfs: a subvolume" dedupe --apply "$at/b"
         check "btrfs: is shared with" test "$(field shared)" -ge $((40 << 20))
         copy "$at/a/large" "$at/b/sub/second" && btrfs -q subvolume snapshot -r "$at/b/sub" "$at/b/snap"
-        check "btrfs: read-only snapshots are told" fails 1 read-only "$LARDER" dedupe --hash-file "$BED/none-$KIND" --apply "$at/b"
+        # The kernel shares in them too, which changes no byte.
+        check "btrfs: read-only snapshots" dedupe --apply "$at/b"
     fi
 
     # Files that are no hash file, and ones that were.
