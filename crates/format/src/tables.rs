@@ -135,9 +135,10 @@ impl Table {
     pub fn piece_key(self, id: u64, piece: u64) -> Key {
         Key { object: (self as u64) << WITHIN_BITS | piece, kind: TABLE_KIND, offset: id }
     }
-    /// The key of a property of `dataset`.
-    pub fn property_key(dataset: DatasetId, name: &str) -> Key {
-        let offset = twox_hash::XxHash3_64::oneshot(name.as_bytes());
+    /// The key of a property of `dataset`: what a stream brought has another than what was set here.
+    pub fn property_key(dataset: DatasetId, name: &str, source: PropertySource) -> Key {
+        let seed = u64::from(source == PropertySource::Received);
+        let offset = twox_hash::XxHash3_64::oneshot_with_seed(seed, name.as_bytes());
         Key { object: (Self::Properties as u64) << WITHIN_BITS | dataset.get(), kind: TABLE_KIND, offset }
     }
     /// The key of segment `id`.
@@ -851,6 +852,14 @@ pub enum PropertySource {
     Local = 1,
     /// A stream brought it; one that was set here comes first.
     Received = 2,
+    /// Nothing is set here, and what a stream brought has no effect; without a value, under the key of what is set.
+    Masked = 3,
+}
+
+impl PropertySource {
+    fn of(number: u8) -> Option<Self> {
+        [Self::Local, Self::Received, Self::Masked].into_iter().find(|one| *one as u8 == number)
+    }
 }
 
 /// A property set on a dataset or on the pool.
@@ -860,13 +869,20 @@ pub struct PropertyRecord {
     pub name: String,
     /// Its value, as people write it.
     pub value: String,
+    /// Where it comes from.
+    pub source: PropertySource,
 }
 
 impl PropertyRecord {
+    /// A property that somebody set here.
+    pub fn local(name: &str, value: &str) -> Self {
+        Self { name: name.to_owned(), value: value.to_owned(), source: PropertySource::Local }
+    }
+
     /// The record's bytes: head, name, value.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; PropertyHead::SIZE];
-        PropertyHead { name_len: self.name.len() as u16, source: PropertySource::Local as u8 }.put(&mut out);
+        PropertyHead { name_len: self.name.len() as u16, source: self.source as u8 }.put(&mut out);
         out.extend_from_slice(self.name.as_bytes());
         out.extend_from_slice(self.value.as_bytes());
         out
@@ -876,10 +892,12 @@ impl PropertyRecord {
     pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
         let bad = |reason| Corrupt::new("property record", reason);
         let head = PropertyHead::get(bytes).ok_or(bad(Reason::Short))?;
-        ensure(head.source == PropertySource::Local as u8, "received properties", Reason::Feature)?;
+        let unknown = Corrupt::new("a source of properties", Reason::Feature);
+        let source = PropertySource::of(head.source).ok_or(unknown)?;
         let rest = &bytes[PropertyHead::SIZE..];
         let (name, value) = rest.split_at_checked(head.name_len.into()).ok_or(bad(Reason::Short))?;
         let text = |bytes| std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| bad(Reason::Range));
-        Ok(Self { name: text(name)?, value: text(value)? })
+        ensure(source != PropertySource::Masked || value.is_empty(), "property record", Reason::Range)?;
+        Ok(Self { name: text(name)?, value: text(value)?, source })
     }
 }

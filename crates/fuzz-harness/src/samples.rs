@@ -21,8 +21,8 @@ use larder_format::segment::{
     encode_descriptor, stripe_header_len,
 };
 use larder_format::tables::{
-    BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, ReceivingRecord, RemainsRecord,
-    SnapshotRecord,
+    BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, PropertySource, ReceivingRecord,
+    RemainsRecord, SnapshotRecord,
 };
 use larder_format::trash::TrashRecord;
 use larder_format::*;
@@ -687,8 +687,14 @@ pub fn damages() -> Vec<Vec<u8>> {
 }
 
 pub fn properties() -> Vec<Vec<u8>> {
-    let record = |name: &str, value: &str| PropertyRecord { name: name.into(), value: value.into() };
-    vec![record("", "").encode(), record("compression", "zstd-3").encode()]
+    let record = |name: &str, value: &str, source| {
+        PropertyRecord { name: name.into(), value: value.into(), source }.encode()
+    };
+    vec![
+        record("", "", PropertySource::Local),
+        record("compression", "zstd-3", PropertySource::Received),
+        record("compression", "", PropertySource::Masked),
+    ]
 }
 
 /// Codec, plain length (u24), payload.

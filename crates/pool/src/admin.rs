@@ -4,13 +4,14 @@ use crate::accounts::{Limits, is_limit, parse_limit};
 use crate::assemble::default_settings;
 use crate::create::{check_name, check_record_size};
 use crate::dataset::{Dataset, ROOT_DATASET, settings_from};
+use crate::own::{Here, OwnProperties};
 use crate::pool::Pool;
 use crate::property::{self, device_timeout};
 use larder_format::items::MAX_DATASET;
-use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
+use larder_format::tables::{self, DatasetRecord, PropertyRecord, Table};
 use larder_format::{BlockId, DatasetId};
 use larder_store::{PoolError, Refusal, Result, TableNodes};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Dataset id of the pool's own properties.
@@ -30,9 +31,11 @@ pub struct Effective {
 pub enum PropertySource {
     /// Set on the dataset.
     Local,
+    /// Brought by a stream.
+    Received,
     /// Not set anywhere.
     Default,
-    /// Set on this ancestor.
+    /// Set on this ancestor, or brought to it by a stream.
     Inherited(DatasetId),
 }
 
@@ -151,12 +154,9 @@ impl Pool {
         for (property, value) in &properties {
             self.store_property(id, property, value).inspect_err(|_| self.shared.accounts.close(id))?;
         }
-        let dataset = Dataset::new(
-            Arc::downgrade(&self.shared),
-            record,
-            properties,
-            default_settings(&self.shared.store),
-        );
+        let own = OwnProperties::of_new(properties);
+        let dataset =
+            Dataset::new(Arc::downgrade(&self.shared), record, own, default_settings(&self.shared.store));
         dataset.state.write().changed = true;
         let dataset = Arc::new(dataset);
         datasets.insert(id, Arc::clone(&dataset));
@@ -170,9 +170,10 @@ impl Pool {
         let Some(dataset) = self.datasets.write().remove(&id) else { return };
         self.shared.accounts.close(id);
         let mut tables = self.tables.lock();
-        for name in dataset.local_properties().keys() {
+        for record in dataset.own_properties().records() {
+            let key = Table::property_key(id, &record.name, record.source);
             // The leaf was just changed, and is in memory.
-            drop(tables.remove(&TableNodes(&self.shared.store), &Table::property_key(id, name)));
+            drop(tables.remove(&TableNodes(&self.shared.store), &key));
         }
     }
 
@@ -235,39 +236,92 @@ impl Pool {
     /// # Errors
     /// When a quota is less than what is used, or a reservation more than what is free.
     pub fn set_property(&self, id: DatasetId, name: &str, value: &str) -> Result<()> {
+        if is_limit(name) && parse_limit(name, value)? == 0 {
+            return self.inherit_property(id, name);
+        }
+        self.set_here(id, name, Here::Set(value.to_owned()))
+    }
+
+    /// Takes a dataset's own value of a property away; one that a stream brought stays, and has no effect.
+    ///
+    /// # Errors
+    /// When there is no such dataset.
+    pub fn inherit_property(&self, id: DatasetId, name: &str) -> Result<()> {
+        let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
+        let own = dataset.own_properties();
+        let is_over_something = own.received().contains_key(name) || own.here(name) == Here::Masked;
+        self.set_here(id, name, if is_over_something { Here::Masked } else { Here::Nothing })
+    }
+
+    /// Does this about a property on a dataset.
+    ///
+    /// # Errors
+    /// As [`Pool::set_property`].
+    pub fn set_here(&self, id: DatasetId, name: &str, here: Here) -> Result<()> {
         let _op = self.enter()?;
         let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
-        if is_limit(name) {
-            let limit = parse_limit(name, value)?;
-            self.set_limit(id, dataset.settings().record_size, name, limit)?;
-            if limit == 0 {
-                return self.drop_property(&dataset, name);
-            }
-        }
-        self.store_property(id, name, value)?;
-        dataset.local.write().insert(name.to_owned(), value.to_owned());
-        dataset.state.write().changed = true;
+        self.change_own(&dataset, name, |own| own.set_here(name, here.clone()))?;
         self.refresh_settings();
         Ok(())
     }
 
-    /// Takes a dataset's own value of a property away.
-    pub fn inherit_property(&self, id: DatasetId, name: &str) -> Result<()> {
+    /// A stream brought these properties to a dataset, in their exact form: they are in place of all that streams
+    /// brought before, and nothing that was set here is touched. Those that are `masked` have no effect, unless
+    /// something was set here. All is in one commit. Gives those that cannot be here, which stay as they were.
+    ///
+    /// # Errors
+    /// When there is no such dataset.
+    pub fn receive_properties(
+        &self,
+        id: DatasetId,
+        brought: &BTreeMap<String, String>,
+        masked: &BTreeSet<String>,
+    ) -> Result<Vec<(String, PoolError)>> {
         let _op = self.enter()?;
         let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
-        if is_limit(name) {
-            self.set_limit(id, dataset.settings().record_size, name, 0)?;
+        let before = dataset.own_properties();
+        let gone = before.received().keys().filter(|name| !brought.contains_key(*name));
+        let mut left: Vec<_> = gone.map(|name| (name, None)).collect();
+        left.extend(brought.iter().map(|(name, value)| (name, Some(value))));
+        let mut refused = Vec::new();
+        // A limit may have to wait for another that it bounds.
+        for _ in 0..2 {
+            refused.clear();
+            left.retain(|(name, value)| {
+                let changed = self.change_own(&dataset, name, |own| {
+                    if value.is_some() && masked.contains(*name) && own.here(name) == Here::Nothing {
+                        own.set_here(name, Here::Masked);
+                    }
+                    own.set_received(name, value.cloned());
+                });
+                changed.map_err(|error| refused.push(((*name).clone(), error))).is_err()
+            });
         }
-        self.drop_property(&dataset, name)
+        self.refresh_settings();
+        Ok(refused)
     }
 
-    fn drop_property(&self, dataset: &Dataset, name: &str) -> Result<()> {
-        self.tables
-            .lock()
-            .remove(&TableNodes(&self.shared.store), &Table::property_key(dataset.id(), name))?;
-        dataset.local.write().remove(name);
+    /// Changes a dataset's own values of one property, within an operation.
+    fn change_own(&self, dataset: &Dataset, name: &str, change: impl Fn(&mut OwnProperties)) -> Result<()> {
+        let before = dataset.own_properties();
+        let mut after = before.clone();
+        change(&mut after);
+        if name == "recordsize" {
+            // Also what only has effect once nothing is set here.
+            let mut values = [after.local(), after.received()].into_iter().filter_map(|all| all.get(name));
+            values.try_for_each(|value| check_record_size(value, self.shared.store.max_record()))?;
+        }
+        if is_limit(name) {
+            let limit = after.get(name).map_or(Ok(0), |(value, _)| parse_limit(name, value))?;
+            self.set_limit(dataset.id(), dataset.settings().record_size, name, limit)?;
+        }
+        let entries = before.entries(name).into_iter().zip(after.entries(name));
+        let changes = entries.filter(|(before, after)| before != after).map(|(_, (source, record))| {
+            (Table::property_key(dataset.id(), name, source), record.map(|record| record.encode()))
+        });
+        self.change_tables(&changes.collect::<Vec<_>>())?;
+        change(&mut dataset.own.write());
         dataset.state.write().changed = true;
-        self.refresh_settings();
         Ok(())
     }
 
@@ -324,8 +378,9 @@ impl Pool {
         if name == "recordsize" {
             check_record_size(value, self.shared.store.max_record())?;
         }
-        let record = PropertyRecord { name: name.to_owned(), value: value.to_owned() }.encode();
-        self.tables.lock().insert(&TableNodes(&self.shared.store), Table::property_key(id, name), &record)?;
+        let record = PropertyRecord::local(name, value).encode();
+        let key = Table::property_key(id, name, tables::PropertySource::Local);
+        self.tables.lock().insert(&TableNodes(&self.shared.store), key, &record)?;
         Ok(())
     }
 
@@ -336,10 +391,13 @@ impl Pool {
         let inherited = known.map_or_else(|| property::is_user(name), |known| known.inherited);
         let mut at = self.dataset(id)?;
         loop {
-            if let Some(value) = at.local.read().get(name) {
-                let source =
-                    if at.id() == id { PropertySource::Local } else { PropertySource::Inherited(at.id()) };
-                return Some(Effective { value: value.clone(), source });
+            if let Some((value, is_received)) = at.own.read().get(name) {
+                let source = match is_received {
+                    _ if at.id() != id => PropertySource::Inherited(at.id()),
+                    true => PropertySource::Received,
+                    false => PropertySource::Local,
+                };
+                return Some(Effective { value: value.to_owned(), source });
             }
             if !inherited || at.id() == ROOT_DATASET {
                 break;

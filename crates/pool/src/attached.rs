@@ -49,7 +49,7 @@ impl Attached {
     pub(crate) fn changes(&self, record: &SnapshotRecord, are_there: bool) -> Vec<Change> {
         let key = |table: Table, number| table.attached_key(record.dataset, record.high, number);
         let properties = self.properties.iter().map(|(name, (number, value))| {
-            let entry = PropertyRecord { name: name.clone(), value: value.clone() };
+            let entry = PropertyRecord::local(name, value);
             (key(Table::SnapshotProperties, *number), entry.encode())
         });
         let holds = self.holds.iter().map(|(tag, (number, created))| {

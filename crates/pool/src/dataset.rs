@@ -2,6 +2,7 @@
 
 use crate::ledger::HEAD;
 use crate::op::Op;
+use crate::own::OwnProperties;
 use crate::shared::Shared;
 use larder_format::checksum::ChecksumKind;
 use larder_format::items::{Extent, LAST_INODE, NAME_SALT_LEN, NameKey, valid_record_size};
@@ -108,7 +109,7 @@ pub struct Dataset {
     shared: Weak<Shared>,
     pub(crate) state: RwLock<State>,
     names: RwLock<NameKey>,
-    pub(crate) local: RwLock<BTreeMap<String, String>>,
+    pub(crate) own: RwLock<OwnProperties>,
     pub(crate) settings: RwLock<Settings>,
     stuck: AtomicBool,
     /// Of a snapshot its high id; of a head the commit of its last rollback since import, else 0.
@@ -121,7 +122,7 @@ impl Dataset {
     pub(crate) fn new(
         shared: Weak<Shared>,
         record: DatasetRecord,
-        local: BTreeMap<String, String>,
+        own: OwnProperties,
         settings: Settings,
     ) -> Self {
         Self {
@@ -140,7 +141,7 @@ impl Dataset {
                 record,
                 changed: false,
             }),
-            local: RwLock::new(local),
+            own: RwLock::new(own),
             settings: RwLock::new(settings),
             stuck: AtomicBool::new(false),
             generation: AtomicU64::new(0),
@@ -166,7 +167,7 @@ impl Dataset {
             inherited: 0,
             ..before
         };
-        let dataset = Self::new(Weak::clone(&head.shared), as_head, BTreeMap::new(), settings);
+        let dataset = Self::new(Weak::clone(&head.shared), as_head, OwnProperties::default(), settings);
         let generation = AtomicU64::new(record.high.get());
         Self { high: record.high, _viewed: Some(viewed), generation, ..dataset }
     }
@@ -239,9 +240,9 @@ impl Dataset {
     pub fn settings(&self) -> Settings {
         *self.settings.read()
     }
-    /// The properties set on it, not inherited.
-    pub fn local_properties(&self) -> BTreeMap<String, String> {
-        self.local.read().clone()
+    /// The properties that it has itself, not inherited: set on it, and brought by streams.
+    pub fn own_properties(&self) -> OwnProperties {
+        self.own.read().clone()
     }
 
     /// Its usage.

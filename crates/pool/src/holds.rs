@@ -196,8 +196,7 @@ impl Pool {
         if number >= ATTACHED_MAX {
             return Err(PoolError::Invalid("a snapshot cannot have more properties".into()));
         }
-        let entry =
-            |value: &str| PropertyRecord { name: property.to_owned(), value: value.to_owned() }.encode();
+        let entry = |value: &str| PropertyRecord::local(property, value).encode();
         let key = Table::SnapshotProperties.attached_key(of.dataset, of.high, number);
         self.change_tables(&[(key, value.map(entry))])?;
         let mut snapshots = self.snapshots.lock();

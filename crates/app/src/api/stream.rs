@@ -18,6 +18,8 @@ pub struct Send {
     pub replicate: bool,
     /// With properties of the dataset.
     pub properties: bool,
+    /// With those that streams brought to it, in place of those that have effect here, where streams brought any.
+    pub backup: bool,
     /// With holds.
     pub holds: bool,
     /// Pass over datasets below that have no such snapshot; else they are a reason to refuse.

@@ -43,7 +43,7 @@ pub struct Args {
     /// With the properties of the dataset
     #[arg(short = 'p', long)]
     props: bool,
-    /// With its properties as they were set here
+    /// With the properties that it was received with, rather than those of here: to bring a backup back
     #[arg(short = 'b', long)]
     backup: bool,
     /// With holds
@@ -111,6 +111,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         intermediates,
         replicate: args.replicate,
         properties: args.props || args.backup,
+        backup: args.backup,
         holds: args.holds,
         skip_missing: args.skip_missing,
         dry_run,

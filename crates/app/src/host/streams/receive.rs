@@ -18,7 +18,7 @@ use larder_stream::wire::{
 };
 use larder_stream::{Receive, StreamError, Token};
 use larder_zfs_stream::Streams;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io::{ErrorKind as IoKind, Read};
 use std::sync::Arc;
 
@@ -490,31 +490,35 @@ impl Coming<'_> {
         Ok(())
     }
 
-    /// Properties that came with a snapshot, but for those that nobody wants here.
+    /// Properties that came with a snapshot are in place of those that came before; those of nobody's business here are
+    /// noted, and have no effect.
     fn set_properties(&mut self, target: DatasetId, begin: &Begin, record: &SnapshotRecord) -> Result<()> {
         let pool = &self.live.pool;
-        let mut properties: BTreeMap<String, String> = begin.properties.iter().cloned().collect();
-        properties.extend(self.properties.take().unwrap_or_default());
-        // Where the sender replicates to is nothing that this dataset does.
-        let without = |name: &str| {
-            self.request.without.iter().any(|one| one == name)
-                || PLACES.contains(&name)
-                || name.starts_with(REPLICATED)
-                || self.request.properties.contains_key(name)
-        };
-        // A limit that does not fit here, or a value that cannot be, is no reason to refuse the data.
         let full = pool.full_name(target);
+        // A limit that does not fit here, or a value that cannot be, is no reason to refuse the data.
         let passed_over = |name: &str, error: &dyn std::fmt::Display| {
             tracing::warn!("{full}: {} of the stream is not set: {error}", name.escape_default());
         };
-        for (name, value) in properties.into_iter().filter(|(name, _)| !without(name)) {
-            let one = Properties::from([(name.clone(), value)]);
-            let checked = Set { names: vec![full.clone()], properties: one }.checked();
-            let set = checked.and_then(|set| {
-                let mut each = set.properties.iter();
-                Ok(each.try_for_each(|(name, value)| pool.set_property(target, name, value))?)
-            });
-            let _ = set.inspect_err(|error| passed_over(&name, error));
+        let of_begin: Properties = begin.properties.iter().cloned().collect();
+        let carried = self.properties.take().or(Some(of_begin).filter(|carried| !carried.is_empty()));
+        if let Some(carried) = carried {
+            let mut brought = Properties::new();
+            // Where the sender replicates to is nothing that this dataset does.
+            for (name, value) in carried.into_iter().filter(|(name, _)| !name.starts_with(REPLICATED)) {
+                let one = Properties::from([(name.clone(), value)]);
+                match (Set { names: vec![full.clone()], properties: one }.checked()) {
+                    Ok(set) => brought.extend(set.properties),
+                    Err(error) => passed_over(&name, &error),
+                }
+            }
+            let dataset = pool.dataset(target).ok_or_else(|| ApiError::no_such_dataset(&full))?;
+            let mut masked: BTreeSet<_> = self.request.without.iter().cloned().collect();
+            // Who let one have effect did so knowing that one.
+            let known = dataset.own_properties();
+            let places = PLACES.into_iter().filter(|name| known.received().get(*name) != brought.get(*name));
+            masked.extend(places.map(str::to_owned));
+            let refused = pool.receive_properties(target, &brought, &masked)?;
+            refused.iter().for_each(|(name, error)| passed_over(name, error));
         }
         for (name, value) in &self.request.properties {
             pool.set_property(target, name, value)?;

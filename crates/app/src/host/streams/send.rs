@@ -50,10 +50,11 @@ pub fn send(host: &Host, request: &Request, emit: &mut Emit<'_>) -> Result<()> {
     }
     let mut listens = put(&Frame::Start(Start { flags, name }));
     for part in &plan.parts {
-        if request.replicate {
-            listens = listens && put(&Frame::Dataset(told_of(pool, part)));
+        // Also where there are none, which is then known.
+        if request.replicate || request.properties {
+            listens = listens && put(&Frame::Dataset(told_of(pool, part, request)));
         }
-        for (number, step) in part.steps.iter().enumerate() {
+        for step in &part.steps {
             let views = Views::of(pool, step)?;
             let mut send = Send::new(pool, views.base(step), &views.to, position(&plan));
             let mut begin = send.begin(&format!("{}@{}", step.dataset, step.to.name)).map_err(failed)?;
@@ -61,9 +62,6 @@ pub fn send(host: &Host, request: &Request, emit: &mut Emit<'_>) -> Result<()> {
                 begin.flags |= BEGIN_CLONE;
             }
             if request.replicate || request.properties {
-                if number == 0 && !request.replicate {
-                    begin.properties = part.dataset.local_properties().into_iter().collect();
-                }
                 begin.own = pool.snapshot_properties(&step.to).unwrap_or_default().into_iter().collect();
             }
             if request.holds {
@@ -117,11 +115,16 @@ impl Views {
     }
 }
 
-fn told_of(pool: &Pool, part: &Of) -> DatasetFrame {
+fn told_of(pool: &Pool, part: &Of, request: &Request) -> DatasetFrame {
     let id = part.dataset.id();
+    let own = part.dataset.own_properties();
+    let properties = match request.backup && !own.received().is_empty() {
+        true => own.received().clone(),
+        false => own.effective(),
+    };
     DatasetFrame {
         path: part.path.clone(),
-        properties: part.dataset.local_properties().into_iter().collect(),
+        properties: properties.into_iter().collect(),
         snapshots: pool.snapshots(id).into_iter().map(|one| (one.guid, one.name)).collect(),
     }
 }
