@@ -466,9 +466,24 @@ impl Pool {
         if let Some(kept) = kept {
             return Some(kept.refusal(&full_name));
         }
+        // It goes when nobody looks into it any more, which may take long; to try until then is no way to wait.
+        if let Some(refusal) = self.looked_into(dataset, above) {
+            return Some(refusal);
+        }
         let (newer, clone) = clones.into_iter().find(|(_, clone)| self.dataset(*clone).is_some())?;
         let clone = self.full_name(clone);
         Some(PoolError::Busy(format!("snapshot {full_name}@{newer} is the origin of {clone}")))
+    }
+
+    /// The refusal to do without the destroyed snapshots of a dataset above a high id, if somebody looks into one.
+    pub(crate) fn looked_into(&self, dataset: DatasetId, above: BlockId) -> Option<PoolError> {
+        let name = {
+            let snapshots = self.snapshots.lock();
+            let mut all = snapshots.of(dataset).filter(|one| one.record.high > above && one.record.hidden);
+            all.find(|one| Arc::strong_count(&one.viewed) > 1)?.record.name.clone()
+        };
+        let full_name = self.full_name(dataset);
+        Some(PoolError::Busy(format!("snapshot {full_name}@{name}, which was destroyed, is in use")))
     }
 
     /// Whether there are snapshots of its dataset, or bookmarks, that are newer than one.
