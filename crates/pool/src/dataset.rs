@@ -12,7 +12,7 @@ use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, InodeId, Timestamp};
 use larder_mutants::{Mutant, mutated, point};
 use larder_sorted::tree::{LostNode, Met, Tree};
 use larder_store::codec::Codec;
-use larder_store::{DatasetNodes, Dedup, PoolError, Result};
+use larder_store::{Class, DatasetNodes, Dedup, Event, PoolError, Result};
 use larder_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow, Deref, DerefMut, RangeBounds, RangeInclusive};
@@ -117,6 +117,10 @@ pub struct Dataset {
     /// A panic left it half changed.
     torn: AtomicBool,
 }
+
+/// Text of the event that bookmarks are of no use any more.
+const NO_LONGER_SENDABLE: &str = "a part of a dataset's tree could not be read as what was beside it went: what changed \
+    since any bookmark of before is not known for certain, so that none of them can be sent from; snapshots can";
 
 impl Dataset {
     pub(crate) fn new(
@@ -327,8 +331,7 @@ impl Dataset {
         let (touched, after) = (update.touched, state.record.own());
         op.shared().accounts.post(self.id, after.wrapping_sub(before) as i64);
         if state.tree.take_blurred() {
-            let mut core = op.shared().store.core.lock();
-            core.traced = core.open_commit.next();
+            note_blurred(op.shared());
         }
         let more = state.tree.dirty_bytes() as i64 - dirty as i64;
         op.shared().store.unsealed.fetch_add(more, Ordering::Relaxed);
@@ -344,6 +347,16 @@ pub(crate) struct Changing<'a> {
     torn: &'a AtomicBool,
     unwinding: bool,
     state: RwLockWriteGuard<'a, State>,
+}
+
+/// A part of a tree could not be read while its neighbour went: ids tell nothing of before the next commit.
+fn note_blurred(shared: &Shared) {
+    {
+        let mut core = shared.store.core.lock();
+        core.traced = core.open_commit.next();
+    }
+    // Who counts on a bookmark is to know before it is needed.
+    shared.store.event(Event::new(Class::Data).text(NO_LONGER_SENDABLE));
 }
 
 impl Deref for Changing<'_> {

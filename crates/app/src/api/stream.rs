@@ -71,6 +71,9 @@ pub struct Planned {
     pub from: Option<String>,
     /// Bytes of the stream, about; 0 where they were not asked for.
     pub bytes: u64,
+    /// The most that they may be, about, where that is more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<u64>,
 }
 
 /// A part of what is sent: in front of each its kind, u8, and its length, u32, little-endian.

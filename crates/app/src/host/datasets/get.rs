@@ -111,6 +111,9 @@ impl Looking<'_> {
                     "creation" => told(property, record.created.secs),
                     "createtxg" => told(property, record.commit),
                     "guid" => told(property, record.guid),
+                    "sendable" => {
+                        told(property, if self.live.pool.is_traced(&record) { "yes" } else { "no" })
+                    }
                     _ => None,
                 };
                 let properties = match request.properties.as_slice() {

@@ -34,6 +34,7 @@ pub fn send(host: &Host, request: &Request, emit: &mut Emit<'_>) -> Result<()> {
             to: format!("{}@{}", step.dataset, step.to.name),
             from: step.from.as_ref().map(|from| from.name(pool)),
             bytes: send.sent().bytes,
+            at_most: Some(send.sent()).filter(|sent| sent.unsure > 0).map(|sent| sent.bytes + sent.unsure),
         });
     }
     let waits = || is_here(host, &plan.live);
