@@ -560,11 +560,11 @@ fn datasets(bed: Bed) -> Made {
 
 /// Properties that a stream brought: with effect, below one that was set, and masked; a quota among them.
 fn received(bed: Bed) -> Made {
-    let top = dataset(&bed, "tank/top", &[("atime", "on")]);
+    let top = dataset(&bed, "tank/top", &[("xattr", "on")]);
     let brought = [
-        ("atime", "off"),
         ("compression", "gzip-6"),
         ("mountpoint", "/srv/top"),
+        ("xattr", "off"),
         ("org.example:owner", "two words"),
         ("quota", "16777216"),
     ];
