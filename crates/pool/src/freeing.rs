@@ -442,8 +442,8 @@ impl Freeing {
         if !mutated(Mutant::Leak) {
             let core = self.store.core.lock();
             for ptr in records.into_iter().chain(nodes) {
-                let certain =
-                    !shared && !is_twice && !core.has_copies() && !core.hint_is_stale(ptr.place.segment);
+                let is_told = !core.has_copies() && !core.has_aliases();
+                let certain = !shared && !is_twice && is_told && !core.hint_is_stale(ptr.place.segment);
                 if certain { &mut dead } else { &mut unsure }.push(ptr);
             }
         }
@@ -564,7 +564,12 @@ impl Freeing {
                     Some(Location::Alias(to)) => (Vec::new(), Some(to)),
                     None => (Vec::new(), None),
                 };
-                let bytes = places.iter().map(|place| u64::from(place.footprint())).sum();
+                // The hint of an alias is not kept: as much as the others, on the average.
+                let about = || freeing.record.queued_bytes / freeing.record.queued_blocks.max(1);
+                let bytes = match target {
+                    Some(_) => about().max(1),
+                    None => places.iter().map(|place| u64::from(place.footprint())).sum(),
+                };
                 freeing.dequeued(id, bytes);
                 if delta.set.contains(Marks::SHARED) {
                     freeing.record.left_bytes += bytes;
@@ -574,23 +579,20 @@ impl Freeing {
                 } else {
                     self.forget_block(&mut map, id);
                     freed.extend(places.into_iter().map(|place| (id, place)));
-                    aliases.extend(target.map(|to| (id, to)));
+                    if target.is_some() {
+                        // Whether it is needed still is left to GC.
+                        freeing.record.left_bytes += bytes;
+                        aliases.push(id);
+                    }
                 }
             }
         }
         self.give_back(freed.iter().copied());
-        self.let_targets_go(&aliases);
-        Ok(finder.pages() - before)
-    }
-
-    /// Aliases are gone: whether their targets are needed is left to GC.
-    fn let_targets_go(&self, aliases: &[(BlockId, BlockId)]) {
-        for &(id, target) in aliases {
+        for id in aliases {
             self.store.cache.forget(id);
             self.pins.freed(id);
-            let places = self.store.places_of(target).unwrap_or_default();
-            self.leave_to_gc(places.iter().map(|place| u64::from(place.footprint())).sum());
         }
+        Ok(finder.pages() - before)
     }
 
     /// The cleaner met a block: frees it when it is dead, and says so; else it has to be moved. `in_map` is what the

@@ -266,6 +266,11 @@ impl Damage {
             && self.ledger.lock().entries.keys().any(|name| name.5 == block)
     }
 
+    /// Whether anything is known to be lost.
+    pub fn has_any(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
     /// Findings that are not kept, because there were too many.
     pub fn beyond(&self) -> u64 {
         self.ledger.lock().beyond

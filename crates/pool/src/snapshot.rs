@@ -71,6 +71,10 @@ impl KeptSnapshot {
     }
 }
 
+/// Times that a head somebody writes to, or that has hidden snapshots somebody looks into, is committed and looked at
+/// again before it goes back: some seconds.
+const TRIES: u32 = 100;
+
 impl Pool {
     /// Takes a snapshot of what a dataset holds, dirty data written before the call included; durable when this
     /// returns. Must not be called while an [`crate::Op`] is held.
@@ -387,12 +391,14 @@ impl Pool {
     ///
     /// # Errors
     /// When there is no such snapshot; [`PoolError::Busy`] when there are newer ones and they are not to go, or
-    /// somebody looks into one of them. Nothing is changed then.
+    /// somebody looks into one of them. Nothing is changed then. Also when somebody writes to the head all the time, or
+    /// looks into a snapshot that has lost its name: what the trash had above is gone by then.
     pub fn rollback(&self, dataset: DatasetId, name: &str, drops_newer: bool) -> Result<()> {
         let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
         let full_name = self.full_name(dataset);
         let mut known = None;
-        loop {
+        let mut went_back = false;
+        for _ in 0..TRIES {
             self.check_no_moment(dataset)?;
             let to = self.snapshot_named(dataset, name)?;
             let refusal = || PoolError::Busy(format!("there are newer snapshots or bookmarks than {name}"));
@@ -445,7 +451,12 @@ impl Pool {
                 return Err(error);
             }
             self.went_back(&head);
+            went_back = true;
             break;
+        }
+        if !went_back {
+            let why = "is being written to, or somebody looks into what is newer";
+            return Err(PoolError::Busy(format!("{full_name} {why}")));
         }
         self.commit().map(drop)
     }

@@ -57,7 +57,7 @@ impl Store {
     /// # Errors
     /// [`PoolError::Unreadable`] when this part is not.
     pub fn sound_part_of(&self, extent: &Extent, range: Range<u32>) -> Result<Record> {
-        let part = is_framed(extent).then(|| self.read_frames(extent, range, false)).flatten();
+        let part = self.read_frames(extent, range, false);
         let cause =
             || PoolError::Unreadable { id: extent.ptr.id, cause: "this part of it is damaged".into() };
         part.ok_or_else(cause)

@@ -20,8 +20,9 @@ use larder_sync::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-/// Records that a step takes, at most.
-const RECORDS: usize = 1024;
+/// Records that a step takes, at most, and stored bytes of them.
+const RECORDS: usize = 256;
+const BYTES: u64 = 16 << 20;
 /// Records by which duplicates are estimated, at most.
 const SAMPLE: usize = 1 << 18;
 /// Of records that might be rewritten, so many first ones are tried, then one in so many.
@@ -354,6 +355,8 @@ impl Passes {
             });
         }
         let (mut batch, mut examined) = (Vec::new(), 0);
+        // Several of each are in memory, plain.
+        let bytes = bytes.min(BYTES);
         while batch.len() < RECORDS
             && (batch.is_empty() || examined < bytes)
             && let Some(ptr) = waiting.pop()
@@ -376,6 +379,8 @@ impl Passes {
         {
             (course.done, course.tree, course.from) = (done, tree, from);
             self.keep(course)?;
+            // Nothing else may have anything to commit, and the map grows.
+            self.pool.commit()?;
         }
         Ok(Some(examined))
     }
@@ -497,6 +502,7 @@ impl Passes {
             ..course.clone()
         };
         self.pool.set_note(NOTE, &ended.encode())?;
+        self.pool.commit()?;
         *course = ended;
         self.pool.use_index(false);
         let how = if state == PassState::Done { "" } else { "stopped: " };

@@ -260,8 +260,10 @@ impl Pool {
                 self.shared.duplicates.counts.hits.fetch_sub(1, Ordering::Relaxed);
             }
         }
+        // The ledger may know a lost block by an alias of it.
+        let is_damaged = self.shared.damage.has_any();
         let doubted: Vec<(usize, BlockPtr)> = (0..search.records.len())
-            .filter(|&i| search.records[i].dedup == Dedup::Verify)
+            .filter(|&i| search.records[i].dedup == Dedup::Verify || is_damaged)
             .filter_map(|i| Some((i, search.found[i]?)))
             .collect();
         self.shared.store.prefetch(&doubted.iter().map(|&(_, ptr)| ptr).collect::<Vec<_>>());

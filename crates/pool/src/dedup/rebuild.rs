@@ -120,7 +120,8 @@ impl Pool {
                 continue;
             };
             let now = Entry::of(&self.shared.store.map.lock().now(ptr.id, in_runs));
-            if now.is_some_and(|entry| entry.print.is_none()) {
+            // An alias has none.
+            if now.is_some_and(|entry| entry.print.is_none() && !entry.places().is_empty()) {
                 without.push((ptr, in_runs));
             }
         }
@@ -133,7 +134,8 @@ impl Pool {
             // No checkpoint came between, for an operation is under way.
             let mut map = self.shared.store.map.lock();
             for ((ptr, in_runs), print) in without.iter().zip(prints) {
-                let there = Entry::of(&map.now(ptr.id, *in_runs)).is_some();
+                let now = Entry::of(&map.now(ptr.id, *in_runs));
+                let there = now.is_some_and(|entry| !entry.places().is_empty());
                 if let Some(print) = print.filter(|_| there) {
                     map.apply(Update::Print { id: ptr.id, print });
                     taken.push((print, ptr.id));

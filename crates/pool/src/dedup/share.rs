@@ -168,10 +168,25 @@ impl Pool {
 
     /// Records that others seem to be the same as. Those of which none is known go into the index.
     fn find_pairs(&self, records: Vec<BlockPtr>, outcome: &mut Tally) -> Result<Vec<Pair>> {
+        let known = {
+            let _no_checkpoint = self.enter()?;
+            self.still_there(records)?
+        };
+        // Nobody waits for these reads.
+        let printed = self.print_each(known, outcome);
+        let prints: HashMap<BlockId, (Fingerprint, bool)> =
+            printed.iter().map(|one| (one.ptr.id, (one.print, one.is_new))).collect();
         // No checkpoint comes between the look at the runs and that at the map.
         let _op = self.enter()?;
         let io = RunIo::new(&self.shared.store);
-        let printed = self.print_each(self.still_there(records)?, outcome);
+        let again = self.still_there(printed.into_iter().map(|one| one.ptr).collect())?;
+        let printed: Vec<Printed> = again
+            .into_iter()
+            .map(|(ptr, in_runs, _)| {
+                let (print, is_new) = prints[&ptr.id];
+                Printed { ptr, in_runs, print, is_new }
+            })
+            .collect();
         let asked: Vec<Fingerprint> = printed.iter().map(|one| one.print).collect();
         let probe = self.shared.duplicates.indexed.lock().index.as_ref().map(|index| index.probe(&asked));
         let Some(probe) = probe else { return Ok(Vec::new()) };
@@ -272,6 +287,8 @@ impl Pool {
         }
         let _turn = self.commit_turn();
         self.shared.store.check_writable()?;
+        // A collection that ends and finds nothing shared keeps everybody out.
+        let _op = self.enter()?;
         let mut ids: Vec<BlockId> = pairs.iter().flat_map(|pair| [pair.own.id, pair.target.id]).collect();
         ids.sort_unstable();
         ids.dedup();

@@ -21,10 +21,10 @@ pub(super) const SINCE: &str = "dedup-since";
 impl Pool {
     /// Opens the index when some dataset has `dedup` on, and lets go of it when none has.
     pub(crate) fn wake_or_lay_down(&self) {
+        let mut indexed = self.shared.duplicates.indexed.lock();
         let wanted = !self.shared.store.read_only
             && (self.shared.duplicates.in_use.load(Ordering::Relaxed)
                 || self.datasets().iter().any(|of| of.settings().dedup != Dedup::Off));
-        let mut indexed = self.shared.duplicates.indexed.lock();
         match (wanted, indexed.index.is_some()) {
             (true, false) => self.wake(&mut indexed),
             (false, true) => {

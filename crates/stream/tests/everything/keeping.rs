@@ -1,4 +1,4 @@
-//! What keeps a pool well, beside all else; and what must be left when it has settled.
+//! Upkeep beside all else; and the state that a pool settles in.
 
 use super::side::{Change, Dice, Side};
 use larder_format::items::{EXTENT, Extent};
@@ -101,6 +101,7 @@ impl Side {
             }
             20 => {
                 pool.tick().unwrap();
+                self.note_room();
                 self.begin();
                 if pool.trash_step().unwrap() {
                     assert!(self.is_short, "{}: the trash went though there is room", self.label);
@@ -276,7 +277,7 @@ impl Side {
         }
     }
 
-    /// What the children of a dataset are charged.
+    /// Charges of the children of a dataset.
     fn children_used(&self, id: DatasetId) -> u64 {
         let all =
             self.pool().datasets().into_iter().filter(|one| one.parent() == id && one.id() != ROOT_DATASET);
@@ -291,7 +292,9 @@ impl Side {
 
     /// Blocks that a snapshot alone has, and its clones, beside its neighbours.
     fn alone(&self, id: DatasetId, high: BlockId) -> Blocks {
-        let set = self.now.get(id);
+        // Hidden ones that no clone needs are gone.
+        let settled = self.now.settled();
+        let set = settled.get(id);
         let mut all = of_snapshot(self, id, high);
         let before = set.snapshots.range(..high).next_back().map(|(high, _)| (id, *high));
         let after = set.snapshots.range(high.next()..).next().map(|(high, _)| *high);

@@ -139,7 +139,8 @@ impl State {
         self.0.iter().find_map(|(id, set)| Some((*id, set.snapshots.get(&high)?)))
     }
 
-    /// Hidden snapshots go when no clone needs them, nobody knows when; what they had of properties tells nobody anything.
+    /// Hidden snapshots go when no clone needs them, nobody knows when; what they had of properties tells nobody
+    /// anything.
     pub fn settled(&self) -> Self {
         let mut settled = self.clone();
         let needed: BTreeSet<At> = self.0.values().filter_map(|set| set.origin).collect();
@@ -290,7 +291,7 @@ impl State {
         Ok(())
     }
 
-    /// What is in the trash above a snapshot goes, and clones of what is there that are in the trash.
+    /// The trash above a snapshot goes, and clones of what is there that are in the trash.
     pub fn let_go_above(&mut self, id: DatasetId, high: BlockId) {
         let of = self.get(id).above(high).map(|(high, _)| *high).collect::<Vec<_>>();
         let clones: Vec<_> =

@@ -16,7 +16,7 @@ use larder_pool::open::{Scan, assemble, scan};
 use larder_pool::{
     Dataset, GroupSpec, ImportOptions, Limits, Pool, PoolError, PoolSpec, ROOT_DATASET, World,
 };
-use larder_sim::{CrashSweep, SimClock, SimWorld, Survival, Trace};
+use larder_sim::{CrashSweep, Event, SimClock, SimWorld, Survival, Trace};
 use larder_upkeep::Upkeep;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub const PERIOD: &str = "larder:period";
 const BEGAN: u64 = 1 << 40;
 const PROMISED: u64 = 1 << 41;
 
-/// What a cut within a change may leave.
+/// State that a cut within a change may leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// All of it, or nothing.
@@ -115,7 +115,7 @@ fn world(clock: &Arc<SimClock>, seed: u64) -> World {
 }
 
 impl Running {
-    /// What the pool holds now; contents of trees of which `known` has some are taken from there. Heads are read
+    /// Contents of the pool now; contents of trees of which `known` has some are taken from there. Heads are read
     /// through the mount where they are shown.
     fn observe(&self, known: Option<&State>) -> Result<State, String> {
         let pool = &self.pool;
@@ -211,7 +211,7 @@ impl Running {
     /// The same, checked whole, with what it holds.
     fn open(sim: &SimWorld, clock: &Arc<SimClock>, seed: u64) -> Result<(Self, State), String> {
         let running = Self::import(sim, clock, seed)?;
-        // What had begun to be let go of goes.
+        // Trash that had begun to be let go of goes.
         while running.pool.trash_step().map_err(|error| format!("trash: {error}"))? {}
         running.pool.commit().map_err(|error| format!("commit: {error}"))?;
         let report = running.upkeep.check().map_err(|error| format!("check: {error}"))?;
@@ -296,6 +296,12 @@ impl Side {
         self.sim.mark(BEGAN | self.moments.len() as u64);
     }
 
+    /// One that may come as two begins.
+    pub fn begin_two(&self) {
+        self.begin();
+        self.sim.mark(BEGAN | (self.moments.len() as u64 + 1));
+    }
+
     /// It was made.
     pub fn done(&mut self, change: Change, told: impl Into<String>) {
         let told = told.into();
@@ -371,7 +377,13 @@ impl Side {
         dice.one(self.now.named().flat_map(|(id, set)| set.named().map(move |(high, _)| (id, *high))))
     }
 
-    /// What may go of the trash by itself, when space is short, and is gone, goes in the model.
+    /// Notes whether space is short, which it stays: whoever wants some may let go of what is in the trash.
+    pub fn note_room(&mut self) {
+        let space = self.pool().store().space(128 << 10);
+        self.is_short |= space.available < space.size / 3;
+    }
+
+    /// Trash that may go by itself when space is short, and is gone, goes in the model.
     pub fn reconcile(&mut self, found: &State) {
         if let Some(now) = let_go_as(&self.now, found).filter(|_| self.is_short) {
             self.begin();
@@ -388,6 +400,7 @@ impl Side {
         let known = (!deep).then(|| self.now.clone());
         let running = self.running.as_ref().expect("the pool is imported");
         let found = running.observe(known.as_ref()).unwrap_or_else(|error| panic!("{}: {error}", self.label));
+        self.note_room();
         self.reconcile(&found);
         if let Some(how) = found.settled().difference(&self.now.settled()) {
             panic!("{}: {how}", self.label);
@@ -425,19 +438,19 @@ impl Side {
         self.attach_all();
     }
 
+    /// Numbers of the events behind each promise of a trace.
+    pub fn promises(trace: &Trace) -> Vec<usize> {
+        let is_promise = |event: &Event| matches!(event, Event::Mark(mark) if mark & PROMISED > 0);
+        let all = trace.events().iter().enumerate().filter(|(_, event)| is_promise(event));
+        all.map(|(at, _)| at + 1).collect()
+    }
+
     /// Events before which the power may be cut: since one of the last promises.
     pub fn cuts(&self, dice: &Dice) -> std::ops::RangeInclusive<usize> {
         let trace = self.sim.trace();
-        let promises: Vec<_> = trace
-            .events()
-            .iter()
-            .enumerate()
-            .filter(|(_, event)| matches!(event, larder_sim::Event::Mark(mark) if mark & PROMISED > 0))
-            .map(|(at, _)| at + 1)
-            .collect();
+        let promises = Self::promises(&trace);
         let back = 1 + dice.below(4) as usize;
-        let first = promises[promises.len() - back.min(promises.len())];
-        first..=trace.len()
+        promises[promises.len() - back.min(promises.len())]..=trace.len()
     }
 
     /// The power fails before an event; life goes on with what is there. The moment that this is is told.
@@ -451,7 +464,7 @@ impl Side {
         Ok(told)
     }
 
-    /// What would be there if the power had failed before an event.
+    /// State that would be there if the power had failed before an event.
     pub fn look_after(
         &self,
         sweep: &CrashSweep<'_>,

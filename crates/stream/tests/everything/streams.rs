@@ -16,7 +16,8 @@ use std::sync::Arc;
 /// Datasets with a name that may be for another to be received.
 const DATASETS: usize = 8;
 
-/// What an increment builds upon, at the sender.
+/// The base of an increment, at the sender.
+#[expect(clippy::large_enum_variant, reason = "one at a time")]
 enum From {
     Nothing,
     Snapshot(SnapshotView),
@@ -188,10 +189,11 @@ fn go_on(
 }
 
 fn begin(from: &mut Side, to: &mut Side, dice: &Dice) -> &'static str {
-    let Some((id, high)) = from.some_snapshot(dice) else { return "nothing" };
+    let next = dice.one(next_ones(from, to)).filter(|_| dice.below(4) > 0);
+    let Some((id, high)) = next.or_else(|| from.some_snapshot(dice)) else { return "nothing" };
     let one = from.pool().snapshot_named(id, &from.now.get(id).snapshots[&high].name).expect("it is named");
     let bases = from.bases(id, &one);
-    // Where something of it is already.
+    // Something of it is there already.
     let replicas = to.now.named().flat_map(|(target, set)| {
         let named = set.named().filter(|(_, of)| bases.contains(&of.guid));
         named.map(move |(high, of)| (target, *high, of.guid)).collect::<Vec<_>>()
@@ -257,6 +259,19 @@ fn begin(from: &mut Side, to: &mut Side, dice: &Dice) -> &'static str {
     deliver(to, dice, target, incoming, stream, kind)
 }
 
+/// Snapshots that may follow on the newest one of a dataset of the other side.
+fn next_ones(from: &Side, to: &Side) -> Vec<(DatasetId, BlockId)> {
+    let newest = to.now.named().filter_map(|(_, set)| Some((set, set.snapshots[&set.newest()?].guid)));
+    let newest: Vec<_> = newest.collect();
+    let all = from.now.named().flat_map(|(id, set)| set.named().map(move |(high, one)| (id, *high, one)));
+    let may_follow = |(id, _, one): &(DatasetId, BlockId, &Taken)| {
+        let record = from.pool().snapshot_named(*id, &one.name).expect("it is named");
+        let bases = from.bases(*id, &record);
+        newest.iter().any(|(set, guid)| bases.contains(guid) && set.find(&one.name).is_none())
+    };
+    all.filter(may_follow).map(|(id, high, _)| (id, high)).collect()
+}
+
 fn clone_for(to: &mut Side, of: DatasetId, high: BlockId, name: &str, new: &str) -> Option<DatasetId> {
     to.begin();
     let made = match to.pool().clone_snapshot(of, name, new, BTreeMap::new()) {
@@ -281,7 +296,7 @@ fn deliver(
     stream: Stream,
     kind: &'static str,
 ) -> &'static str {
-    // What it shares comes shared.
+    // It shares as it did where it comes from.
     to.shares = true;
     let is_shown = |to: &Side| to.mount().volume(target).is_some();
     let len = stream.bytes.len();
@@ -331,7 +346,7 @@ fn take_over(
     }
     let record = incoming.record();
     let base = record.as_ref().and_then(|record| record.base);
-    to.begin();
+    to.begin_two();
     let finished = incoming.finish(with);
     drop(incoming);
     let told = format!("{kind} into {target} upon {base:?} as {with:?}");
@@ -376,6 +391,7 @@ fn arrived(
         }
     } else if let Some(base) = base.filter(|base| set.snapshots.contains_key(base)) {
         to.now.rollback(target, base, true).expect("it went back to the base");
+        to.done(Change::Parts, format!("{target} goes back to {base} for a stream"));
     } else {
         assert_eq!(newer, 0, "{}: snapshots newer than an origin", to.label);
     }

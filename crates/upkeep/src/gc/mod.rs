@@ -142,8 +142,13 @@ impl Sets {
         io: &mut W,
         soon: usize,
         pages: usize,
+        is_perused: bool,
     ) -> Result<bool> {
         for (i, set) in self.all().into_iter().enumerate() {
+            // Pages that are being read stay.
+            if is_perused && i == 0 {
+                continue;
+            }
             let soon = if i == 0 { soon } else { 0 };
             if set.is_full(soon) && !set.is_spilled() {
                 set.spill(io)?;
@@ -275,7 +280,8 @@ impl Collection {
         let pool = &*collector.pool;
         // Each may bring a mark besides.
         let ids = 2 * self.walk.extents_per_batch();
-        if self.sets.spill_step(io, ids, effort * PAGES_PER_NODE)? {
+        let is_perused = matches!(self.stage, Stage::Aliases(_));
+        if self.sets.spill_step(io, ids, effort * PAGES_PER_NODE, is_perused)? {
             return Ok(true);
         }
         match &mut self.stage {
@@ -439,7 +445,8 @@ fn judge(
         Verdict::Live(references, touched) => {
             findings.live.add(bytes);
             let logical = references.iter().map(|one| one.tag.logical()).max().unwrap_or(0);
-            let is_late = logical > 0 && references.iter().any(|one| one.tag == LATE);
+            // Of a target whose aliases were judged before this one began, no more is known. No node is shared.
+            let is_late = (logical > 0 || shared) && references.iter().any(|one| one.tag == LATE);
             let references = || references.iter().filter(|one| !is_late || one.tag != LATE);
             let count = references().map(|one| one.count).sum();
             // Sharing by an alias is counted where its content is.

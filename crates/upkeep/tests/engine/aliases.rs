@@ -73,7 +73,7 @@ fn aliases_outlive_whoever_shares_with_them_and_nothing_is_left_of_them() {
     assert_eq!(before - after, came_to.before, "as much is free as it says");
     assert_eq!(share(&pool, &both).changed, 0, "a second time nothing is there twice");
     assert_whole(&pool, "with aliases");
-    // What they share with goes, with traces before and after.
+    // Those that they share with go, with traces before and after.
     let trace = |pool: &Kept| {
         pool.upkeep.gc.start().unwrap();
         while pool.upkeep.gc.step(8).unwrap() {}
@@ -105,38 +105,42 @@ fn aliases_outlive_whoever_shares_with_them_and_nothing_is_left_of_them() {
 }
 
 #[test]
-fn a_trace_that_goes_on_behind_an_alias_keeps_its_target() {
-    let sim = SimWorld::new(&[SIZE]);
-    let (pool, model, both) = doubled(&sim);
-    share(&pool, &both);
-    // Targets are named by aliases alone.
-    let gone: Vec<u64> = model.keys().copied().collect();
-    try_remove(&pool, &pool.dataset(ROOT_DATASET).unwrap(), &gone).unwrap();
-    pool.commit().unwrap();
-    while pool.free_step(1000).unwrap() {}
-    pool.upkeep.gc.start().unwrap();
-    let mut clock = 3;
-    let mut pool = pool;
-    // It is cut after each step.
-    loop {
-        let more = pool.upkeep.gc.step(1).unwrap();
+fn a_trace_that_goes_on_behind_an_alias_keeps_its_target_and_its_marks() {
+    // Cut after each of its steps in turn, where aliases are older than their targets, and younger.
+    for (is_older, cut_after) in (1..24).flat_map(|cut| [(true, cut), (false, cut)]) {
+        let sim = SimWorld::new(&[SIZE]);
+        let (pool, model, both) = doubled(&sim);
+        let (order, of_targets) = match is_older {
+            true => ([both[1], both[0]], both[1]),
+            false => (both, both[0]),
+        };
+        assert!(share(&pool, &order).changed > 0);
+        // Targets are named by aliases alone.
+        let gone: Vec<u64> = model.keys().copied().collect();
+        try_remove(&pool, &pool.dataset(of_targets).unwrap(), &gone).unwrap();
         pool.commit().unwrap();
-        if !more {
-            break;
-        }
-        if clock % 3 == 0 {
-            drop(pool);
-            pool = open(&SimWorld::from_images(sim.images()), clock);
-            break;
-        }
-        clock += 1;
-    }
-    if pool.upkeep.gc.was_cut() {
+        while pool.free_step(1000).unwrap() {}
         pool.upkeep.gc.start().unwrap();
-        while pool.upkeep.gc.step(4).unwrap() {}
+        for _ in 0..cut_after {
+            pool.upkeep.gc.step(1).unwrap();
+            pool.commit().unwrap();
+        }
+        drop(pool);
+        let sim = SimWorld::from_images(sim.images());
+        let pool = open(&sim, 3);
+        let whole = |case: &str| assert_whole(&pool, &format!("{case}, cut after {cut_after}, {is_older}"));
+        for _ in 0..2 {
+            pool.upkeep.gc.start().unwrap();
+            while pool.upkeep.gc.step(4).unwrap() {}
+            while pool.free_step(1000).unwrap() {}
+            pool.commit().unwrap();
+            whole("after it");
+        }
+        // One that has aliases becomes none, whoever looks for duplicates.
+        share(&pool, &both);
+        whole("looked for again");
+        let left = both.into_iter().find(|id| *id != of_targets).unwrap();
+        pool.store().drop_caches();
+        assert_eq!(versions(&pool.dataset(left).unwrap().view().unwrap(), &pool), model);
     }
-    while pool.free_step(1000).unwrap() {}
-    pool.commit().unwrap();
-    assert_whole(&pool, "after it");
-    assert_eq!(versions(&pool.dataset(both[1]).unwrap().view().unwrap(), &pool), model);
 }
