@@ -8,6 +8,7 @@ use crate::own::{Here, OwnProperties};
 use crate::pool::Pool;
 use crate::property::{self, device_timeout};
 use larder_format::items::MAX_DATASET;
+use larder_format::node::Key;
 use larder_format::tables::{self, DatasetRecord, PropertyRecord, Table};
 use larder_format::{BlockId, DatasetId};
 use larder_store::{PoolError, Refusal, Result, TableNodes};
@@ -303,9 +304,17 @@ impl Pool {
 
     /// Changes a dataset's own values of one property, within an operation.
     fn change_own(&self, dataset: &Dataset, name: &str, change: impl Fn(&mut OwnProperties)) -> Result<()> {
-        let before = dataset.own_properties();
+        let before = dataset.own.read().of_one(name);
         let mut after = before.clone();
         change(&mut after);
+        let entries = before.entries(name).into_iter().zip(after.entries(name));
+        let changed = entries
+            .filter(|(before, after)| before != after)
+            .map(|(_, (source, record))| (Table::property_key(dataset.id(), name, source), source, record));
+        let changed: Vec<_> = changed.collect();
+        for (key, source, _) in &changed {
+            self.check_not_alike(key, name, *source)?;
+        }
         if name == "recordsize" {
             // Also what only has effect once nothing is set here.
             let mut values = [after.local(), after.received()].into_iter().filter_map(|all| all.get(name));
@@ -315,14 +324,25 @@ impl Pool {
             let limit = after.get(name).map_or(Ok(0), |(value, _)| parse_limit(name, value))?;
             self.set_limit(dataset.id(), dataset.settings().record_size, name, limit)?;
         }
-        let entries = before.entries(name).into_iter().zip(after.entries(name));
-        let changes = entries.filter(|(before, after)| before != after).map(|(_, (source, record))| {
-            (Table::property_key(dataset.id(), name, source), record.map(|record| record.encode()))
-        });
+        let changes = changed.into_iter().map(|(key, _, record)| (key, record.map(|record| record.encode())));
         self.change_tables(&changes.collect::<Vec<_>>())?;
         change(&mut dataset.own.write());
         dataset.state.write().changed = true;
         Ok(())
+    }
+
+    /// Refuses a property whose entry another one has: its name only hashes alike, and whoever sends a stream may have
+    /// chosen it so.
+    fn check_not_alike(&self, key: &Key, name: &str, source: tables::PropertySource) -> Result<()> {
+        let found = self.tables.lock().get(&TableNodes(&self.shared.store), key)?;
+        let Some(record) = found.map(|value| PropertyRecord::decode(&value)).transpose()? else {
+            return Ok(());
+        };
+        let received = tables::PropertySource::Received;
+        if record.name == name && (record.source == received) == (source == received) {
+            return Ok(());
+        }
+        Err(PoolError::Exists(format!("a property whose name hashes as that of '{name}': '{}'", record.name)))
     }
 
     /// Opens the account of a dataset that is being made.

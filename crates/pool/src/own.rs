@@ -58,6 +58,15 @@ impl OwnProperties {
         names.filter_map(|name| Some((name.clone(), self.get(name)?.0.to_owned()))).collect()
     }
 
+    /// Those of one name alone.
+    pub(crate) fn of_one(&self, name: &str) -> Self {
+        let one = |all: &BTreeMap<String, String>| {
+            all.get_key_value(name).map(|(name, value)| (name.clone(), value.clone())).into_iter().collect()
+        };
+        let masked = self.masked.get(name).cloned().into_iter().collect();
+        Self { local: one(&self.local), received: one(&self.received), masked }
+    }
+
     /// What was done about a property here.
     pub fn here(&self, name: &str) -> Here {
         match self.local.get(name) {

@@ -392,7 +392,7 @@ impl Pool {
     /// # Errors
     /// When there is no such snapshot; [`PoolError::Busy`] when there are newer ones and they are not to go, or
     /// somebody looks into one of them. Nothing is changed then. Also when somebody writes to the head all the time, or
-    /// looks into a snapshot that has lost its name: what the trash had above is gone by then.
+    /// begins to look into a snapshot that has lost its name: what the trash had above is gone by then.
     pub fn rollback(&self, dataset: DatasetId, name: &str, drops_newer: bool) -> Result<()> {
         let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
         let full_name = self.full_name(dataset);

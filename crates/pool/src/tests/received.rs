@@ -3,6 +3,7 @@
 use crate::property::parse_dataset;
 use crate::{Here, OwnProperties, Pool, PropertySource, ROOT_DATASET, bed};
 use larder_format::ByteLen;
+use larder_format::tables::{self, Table};
 use larder_sim::{SimWorld, Survival};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -134,4 +135,23 @@ fn a_dataset_that_goes_takes_what_it_received_with_it() {
     let pool = bed::import(sim.devices()).unwrap();
     let left = crate::contents::Contents::read(&pool.tables.lock(), &pool.shared.store).unwrap();
     assert!(!left.properties.contains_key(&id), "{:?}", left.properties);
+}
+
+#[test]
+fn a_property_takes_no_entry_of_another_whose_name_hashes_alike() {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+    let pool = bed::pool(sim.devices(), "single");
+    bring(&pool, &[("org.example:a", "1")], &[]);
+    // The entry of one is where that of the other would be.
+    let key = |name| Table::property_key(ROOT_DATASET, name, tables::PropertySource::Received);
+    let record = |name: &str| {
+        let (name, value) = (name.to_owned(), "theirs".to_owned());
+        tables::PropertyRecord { name, value, source: tables::PropertySource::Received }.encode()
+    };
+    pool.change_tables(&[(key("org.example:b"), Some(record("org.example:other")))]).unwrap();
+    assert_eq!(bring(&pool, &[("org.example:a", "2"), ("org.example:b", "mine")], &[]), ["org.example:b"]);
+    assert_eq!(own(&pool).received().get("org.example:b"), None);
+    assert_eq!(effective(&pool, "org.example:a"), some("2", PropertySource::Received));
+    let left = crate::contents::Contents::read(&pool.tables.lock(), &pool.shared.store).unwrap();
+    assert_eq!(left.properties[&ROOT_DATASET].received()["org.example:other"], "theirs");
 }

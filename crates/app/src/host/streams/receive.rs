@@ -25,6 +25,9 @@ use std::sync::Arc;
 /// Properties that say where a dataset is seen, which is the receiver's to say.
 const PLACES: [&str; 1] = ["mountpoint"];
 
+/// The most properties of a dataset that are taken from a stream.
+const PROPERTIES_MAX: usize = 4096;
+
 /// Receives all snapshots of a stream.
 ///
 /// # Errors
@@ -504,7 +507,12 @@ impl Coming<'_> {
         if let Some(carried) = carried {
             let mut brought = Properties::new();
             // Where the sender replicates to is nothing that this dataset does.
-            for (name, value) in carried.into_iter().filter(|(name, _)| !name.starts_with(REPLICATED)) {
+            if carried.len() > PROPERTIES_MAX {
+                let beyond = format!("{} of them are too many", carried.len());
+                passed_over("what comes after the first properties", &beyond);
+            }
+            let carried = carried.into_iter().take(PROPERTIES_MAX);
+            for (name, value) in carried.filter(|(name, _)| !name.starts_with(REPLICATED)) {
                 let one = Properties::from([(name.clone(), value)]);
                 match (Set { names: vec![full.clone()], properties: one }.checked()) {
                     Ok(set) => brought.extend(set.properties),
