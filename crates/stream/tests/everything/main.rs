@@ -107,8 +107,8 @@ impl Run {
                 side.work(dice, id)
             }
             48..76 => side.administer(dice),
-            76..83 => streams::stream(side, other, dice),
-            83..97 => side.keep(dice),
+            76..86 => streams::stream(side, other, dice),
+            86..97 => side.keep(dice),
             _ => {
                 let cuts = side.cuts(dice);
                 let at = *cuts.start() + dice.below((cuts.end() - cuts.start() + 1) as u64) as usize;
@@ -206,12 +206,13 @@ fn each_power_cut_leaves_a_moment_that_was() {
     let is_large = std::env::var_os("LARDER_LARGE").is_some();
     each(seeds(2, 200), "moment", |seed| {
         let mut run = Run::new(seed + 1_000_000);
-        (0..12 + run.dice.below(20)).for_each(|number| run.step(number));
-        let stride = if is_large { 1 } else { 23 };
+        (0..20 + run.dice.below(40)).for_each(|number| run.step(number));
+        let stride = if is_large { 1 } else { 11 };
         for side in &mut run.sides {
             let trace = side.sim.trace();
             let (mut cuts, mut sweep) = (0, trace.sweep());
-            for at in (seed as usize % stride..=trace.len()).step_by(stride) {
+            let first = Side::promises(&trace)[0] + seed as usize % stride;
+            for at in (first..=trace.len()).step_by(stride) {
                 cuts += 1;
                 sweep.advance_to(at);
                 let survival = run.dice.survival();

@@ -16,7 +16,7 @@ use larder_pool::open::{Scan, assemble, scan};
 use larder_pool::{
     Dataset, GroupSpec, ImportOptions, Limits, Pool, PoolError, PoolSpec, ROOT_DATASET, World,
 };
-use larder_sim::{CrashSweep, SimClock, SimWorld, Survival, Trace};
+use larder_sim::{CrashSweep, Event, SimClock, SimWorld, Survival, Trace};
 use larder_upkeep::Upkeep;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -438,19 +438,19 @@ impl Side {
         self.attach_all();
     }
 
+    /// Numbers of the events behind each promise of a trace.
+    pub fn promises(trace: &Trace) -> Vec<usize> {
+        let is_promise = |event: &Event| matches!(event, Event::Mark(mark) if mark & PROMISED > 0);
+        let all = trace.events().iter().enumerate().filter(|(_, event)| is_promise(event));
+        all.map(|(at, _)| at + 1).collect()
+    }
+
     /// Events before which the power may be cut: since one of the last promises.
     pub fn cuts(&self, dice: &Dice) -> std::ops::RangeInclusive<usize> {
         let trace = self.sim.trace();
-        let promises: Vec<_> = trace
-            .events()
-            .iter()
-            .enumerate()
-            .filter(|(_, event)| matches!(event, larder_sim::Event::Mark(mark) if mark & PROMISED > 0))
-            .map(|(at, _)| at + 1)
-            .collect();
+        let promises = Self::promises(&trace);
         let back = 1 + dice.below(4) as usize;
-        let first = promises[promises.len() - back.min(promises.len())];
-        first..=trace.len()
+        promises[promises.len() - back.min(promises.len())]..=trace.len()
     }
 
     /// The power fails before an event; life goes on with what is there. The moment that this is is told.

@@ -188,7 +188,8 @@ fn go_on(
 }
 
 fn begin(from: &mut Side, to: &mut Side, dice: &Dice) -> &'static str {
-    let Some((id, high)) = from.some_snapshot(dice) else { return "nothing" };
+    let next = dice.one(next_ones(from, to)).filter(|_| dice.below(4) > 0);
+    let Some((id, high)) = next.or_else(|| from.some_snapshot(dice)) else { return "nothing" };
     let one = from.pool().snapshot_named(id, &from.now.get(id).snapshots[&high].name).expect("it is named");
     let bases = from.bases(id, &one);
     // Where something of it is already.
@@ -255,6 +256,19 @@ fn begin(from: &mut Side, to: &mut Side, dice: &Dice) -> &'static str {
         Err(error) => panic!("receive: {error}"),
     };
     deliver(to, dice, target, incoming, stream, kind)
+}
+
+/// Snapshots that may follow on the newest one of a dataset of the other side.
+fn next_ones(from: &Side, to: &Side) -> Vec<(DatasetId, BlockId)> {
+    let newest = to.now.named().filter_map(|(_, set)| Some((set, set.snapshots[&set.newest()?].guid)));
+    let newest: Vec<_> = newest.collect();
+    let all = from.now.named().flat_map(|(id, set)| set.named().map(move |(high, one)| (id, *high, one)));
+    let may_follow = |(id, _, one): &(DatasetId, BlockId, &Taken)| {
+        let record = from.pool().snapshot_named(*id, &one.name).expect("it is named");
+        let bases = from.bases(*id, &record);
+        newest.iter().any(|(set, guid)| bases.contains(guid) && set.find(&one.name).is_none())
+    };
+    all.filter(may_follow).map(|(id, high, _)| (id, high)).collect()
 }
 
 fn clone_for(to: &mut Side, of: DatasetId, high: BlockId, name: &str, new: &str) -> Option<DatasetId> {
