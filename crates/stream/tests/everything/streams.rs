@@ -328,6 +328,9 @@ fn deliver(
         }
         to.is_receiving = false;
     }
+    if dice.one_in(4) {
+        to.leave_mark(target);
+    }
     take_over(to, dice, target, incoming, &stream, kind)
 }
 
