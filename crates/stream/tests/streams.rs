@@ -738,7 +738,7 @@ fn half_of_a_stream_is_dropped_with_the_dataset_that_has_its_base() {
     for (before, name) in [(None, "zero"), (Some("zero"), "one")] {
         receive(&b.pool, "tank/r", &sent(&a, before, name), ReceiveAs::Next).unwrap();
     }
-    // What the copy has is told as the content that the file had in the base; before it comes more than a chunk.
+    // The copy is told as the content that the file had in the base; before it comes more than a chunk.
     a.write(filler, 0, &Work::new(1).bytes(700_000));
     a.pool.commit().unwrap();
     a.mount.copy_range((file, 0), (copy, 0), 4096).unwrap();

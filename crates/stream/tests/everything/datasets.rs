@@ -1,5 +1,5 @@
-//! Datasets, snapshots, trash, clones and bookmarks: each operation beside the same in the model, with the refusals that
-//! the model foretells.
+//! Datasets, snapshots, trash, clones and bookmarks: each operation beside the same in the model, with the refusals
+//! that the model foretells.
 
 use super::model::{Refused, Set, Shown, Taken};
 use super::side::{Change, Dice, PERIOD, Side};

@@ -1,4 +1,4 @@
-//! What keeps a pool well, beside all else; and what must be left when it has settled.
+//! Upkeep beside all else; and what must be left when a pool has settled.
 
 use super::side::{Change, Dice, Side};
 use larder_format::items::{EXTENT, Extent};
@@ -277,7 +277,7 @@ impl Side {
         }
     }
 
-    /// What the children of a dataset are charged.
+    /// Bytes that the children of a dataset are charged.
     fn children_used(&self, id: DatasetId) -> u64 {
         let all =
             self.pool().datasets().into_iter().filter(|one| one.parent() == id && one.id() != ROOT_DATASET);

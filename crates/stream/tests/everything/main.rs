@@ -171,7 +171,7 @@ fn each(seeds: std::ops::Range<u64>, name: &str, run: impl Fn(u64) -> Coverage +
                         break;
                     }
                     let coverage = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed)));
-                    if seed > seeds.start && (seed - seeds.start) % 250 == 0 {
+                    if seed > seeds.start && (seed - seeds.start).is_multiple_of(250) {
                         println!("seed {seed}");
                     }
                     let Ok(coverage) = coverage else {

@@ -139,7 +139,8 @@ impl State {
         self.0.iter().find_map(|(id, set)| Some((*id, set.snapshots.get(&high)?)))
     }
 
-    /// Hidden snapshots go when no clone needs them, nobody knows when; what they had of properties tells nobody anything.
+    /// Hidden snapshots go when no clone needs them, nobody knows when; their properties tell nobody anything.
+    /// A root directory with nothing in it comes with the first mount, and need not stay.
     pub fn settled(&self) -> Self {
         let mut settled = self.clone();
         let needed: BTreeSet<At> = self.0.values().filter_map(|set| set.origin).collect();
@@ -147,6 +148,9 @@ impl State {
             let stays = |(high, one): (&BlockId, &Taken)| {
                 one.shown != Shown::Hidden || needed.contains(&(*id, *high))
             };
+            if set.head.len() == 1 && set.head.get(&ROOT).is_some_and(|node| **node == Node::root()) {
+                Arc::make_mut(set).head = Arc::default();
+            }
             let is_plain = |one: &Taken| one.shown != Shown::Hidden || !one.by_policy;
             if !set.snapshots.iter().all(|one| stays(one) && is_plain(one.1)) {
                 let all = &mut Arc::make_mut(set).snapshots;
@@ -290,7 +294,7 @@ impl State {
         Ok(())
     }
 
-    /// What is in the trash above a snapshot goes, and clones of what is there that are in the trash.
+    /// Snapshots in the trash above another one go, and clones in the trash of all that are there.
     pub fn let_go_above(&mut self, id: DatasetId, high: BlockId) {
         let of = self.get(id).above(high).map(|(high, _)| *high).collect::<Vec<_>>();
         let clones: Vec<_> =

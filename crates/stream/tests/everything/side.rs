@@ -28,7 +28,7 @@ pub const PERIOD: &str = "larder:period";
 const BEGAN: u64 = 1 << 40;
 const PROMISED: u64 = 1 << 41;
 
-/// What a cut within a change may leave.
+/// Outcomes of a cut within a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// All of it, or nothing.
@@ -115,7 +115,7 @@ fn world(clock: &Arc<SimClock>, seed: u64) -> World {
 }
 
 impl Running {
-    /// What the pool holds now; contents of trees of which `known` has some are taken from there. Heads are read
+    /// State of the pool now; contents of trees of which `known` has some are taken from there. Heads are read
     /// through the mount where they are shown.
     fn observe(&self, known: Option<&State>) -> Result<State, String> {
         let pool = &self.pool;
@@ -211,7 +211,7 @@ impl Running {
     /// The same, checked whole, with what it holds.
     fn open(sim: &SimWorld, clock: &Arc<SimClock>, seed: u64) -> Result<(Self, State), String> {
         let running = Self::import(sim, clock, seed)?;
-        // What had begun to be let go of goes.
+        // Things that had begun to be let go of go.
         while running.pool.trash_step().map_err(|error| format!("trash: {error}"))? {}
         running.pool.commit().map_err(|error| format!("commit: {error}"))?;
         let report = running.upkeep.check().map_err(|error| format!("check: {error}"))?;
@@ -383,7 +383,7 @@ impl Side {
         self.is_short |= space.available < space.size / 3;
     }
 
-    /// What may go of the trash by itself, when space is short, and is gone, goes in the model.
+    /// Things that went of the trash by themselves, as they may when space is short, go in the model.
     pub fn reconcile(&mut self, found: &State) {
         if let Some(now) = let_go_as(&self.now, found).filter(|_| self.is_short) {
             self.begin();
@@ -464,7 +464,7 @@ impl Side {
         Ok(told)
     }
 
-    /// What would be there if the power had failed before an event.
+    /// Looks at what would be there if the power had failed before an event.
     pub fn look_after(
         &self,
         sweep: &CrashSweep<'_>,

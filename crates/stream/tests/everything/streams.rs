@@ -16,10 +16,10 @@ use std::sync::Arc;
 /// Datasets with a name that may be for another to be received.
 const DATASETS: usize = 8;
 
-/// What an increment builds upon, at the sender.
+/// The base of an increment, at the sender.
 enum From {
     Nothing,
-    Snapshot(SnapshotView),
+    Snapshot(Box<SnapshotView>),
     Bookmark(BookmarkRecord),
 }
 
@@ -66,7 +66,8 @@ impl Side {
             let Some(set) = self.now.0.get(&of) else { continue };
             let named = set.named().find(|(high, one)| **high <= up_to && one.guid == guid && !set.is_trash);
             if let Some((_, one)) = named {
-                found = Some(From::Snapshot(self.pool().snapshot_view(of, &one.name).expect("it is named")));
+                let view = self.pool().snapshot_view(of, &one.name).expect("it is named");
+                found = Some(From::Snapshot(Box::new(view)));
             }
             let mut marks = self.pool().bookmarks(of).into_iter();
             let is_good = |one: &BookmarkRecord| {
@@ -295,7 +296,7 @@ fn deliver(
     stream: Stream,
     kind: &'static str,
 ) -> &'static str {
-    // What it shares comes shared.
+    // Shared blocks come shared.
     to.shares = true;
     let is_shown = |to: &Side| to.mount().volume(target).is_some();
     let len = stream.bytes.len();

@@ -1,4 +1,4 @@
-//! What a dataset or a snapshot holds, as anybody sees it: read from a tree's items, and through a mount.
+//! Contents of a dataset or a snapshot as anybody sees them: read from a tree's items, and through a mount.
 //!
 //! The two ways have no code in common, and neither has any with the model's: what both show is what is there.
 
