@@ -475,11 +475,11 @@ fn features_and_versions_that_are_not_known_are_refused_by_name_or_make_a_pool_r
     verify(&Kept::import(world(3), plan(sim.devices()), &options).unwrap(), &model);
     assert!(sim.images() == before);
 
-    let sim = with(&|label| label.features.incompatible = 8);
+    let sim = with(&|label| label.features.incompatible = 16);
     let Scan::Unsupported(Unsupported { why: text, .. }) = scan(&sim.devices()[0]) else {
         panic!("not refused")
     };
-    assert!(text.contains("bits 0x8"), "{text}");
+    assert!(text.contains("bits 0x10"), "{text}");
 
     let mut newer = image.clone();
     of_a_newer_build(&mut newer);
