@@ -10,6 +10,7 @@
 //! A crash leaves a record at its old place or the new one, whole.
 
 use crate::dataset::settings_from;
+use crate::dedup::Known;
 use crate::pool::Pool;
 use crate::tally::Tally;
 use bytes::Bytes;
@@ -39,17 +40,11 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NoSpace`] when there is no room to write them; when nothing may be written, or the map cannot be
     /// read for now.
-    pub fn rewrite_records(&self, dataset: DatasetId, mut records: Vec<BlockPtr>) -> Result<Tally> {
+    pub fn rewrite_records(&self, dataset: DatasetId, records: Vec<BlockPtr>) -> Result<Tally> {
         self.shared.store.check_writable()?;
         let Some(dataset) = self.dataset(dataset) else { return Ok(Tally::default()) };
         let settings = dataset.settings();
-        records.sort_unstable_by_key(|ptr| ptr.id);
-        records.dedup_by_key(|ptr| ptr.id);
-        let mut tally = Tally { records: records.len() as u64, ..Tally::default() };
-        let known: Vec<BlockPtr> = {
-            let _op = self.enter()?;
-            self.still_there(records)?.into_iter().map(|(ptr, ..)| ptr).collect()
-        };
+        let (known, mut tally) = self.each_known(records)?;
         let anew = self.encode_anew(&known, settings.codec, settings.checksum, &mut tally);
         if anew.is_empty() {
             return Ok(tally);
@@ -71,18 +66,12 @@ impl Pool {
     pub fn try_rewrite(
         &self,
         dataset: DatasetId,
-        mut records: Vec<BlockPtr>,
+        records: Vec<BlockPtr>,
         properties: &BTreeMap<String, String>,
     ) -> Result<Tally> {
         let Some(dataset) = self.dataset(dataset) else { return Ok(Tally::default()) };
         let settings = settings_from(dataset.settings(), properties);
-        records.sort_unstable_by_key(|ptr| ptr.id);
-        records.dedup_by_key(|ptr| ptr.id);
-        let mut tally = Tally { records: records.len() as u64, ..Tally::default() };
-        let known: Vec<BlockPtr> = {
-            let _no_checkpoint = self.commit_turn();
-            self.still_there(records)?.into_iter().map(|(ptr, ..)| ptr).collect()
-        };
+        let (known, mut tally) = self.each_known(records)?;
         for one in self.encode_anew(&known, settings.codec, settings.checksum, &mut tally) {
             tally.changed += 1;
             tally.before += u64::from(one.ptr.place.footprint());
@@ -94,16 +83,16 @@ impl Pool {
     /// Those of the records that are stored otherwise than with this codec and checksum, as they would be with them.
     fn encode_anew(
         &self,
-        known: &[BlockPtr],
+        known: &[Known],
         codec: Codec,
         checksum: ChecksumKind,
         tally: &mut Tally,
     ) -> Vec<Anew> {
         let store = &self.shared.store;
-        let arrived = store.fetch(known.iter().copied());
+        let arrived = store.fetch(known.iter().map(|one| one.ptr));
         let arrived: HashMap<BlockId, Bytes> = arrived.into_iter().map(|one| (one.id, one.bytes)).collect();
         let encode = |i: usize| {
-            let ptr = known[i];
+            let ptr = known[i].ptr;
             let came = arrived
                 .get(&ptr.id)
                 .and_then(|bytes| store.prove(ptr.id, bytes).map(|header| (header, bytes.clone())));

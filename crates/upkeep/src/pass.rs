@@ -28,8 +28,10 @@ const SAMPLE: usize = 1 << 18;
 /// Of records that might be rewritten, so many first ones are tried, then one in so many.
 const TRIED_FIRST: u64 = 4096;
 const TRIED_ONE_IN: u64 = 32;
-/// Datasets of a run of numbers, at most.
+/// Datasets that a note is believed to be of, at most.
 const MOST_DATASETS: usize = 1 << 20;
+/// Steps that wait for an index that does not get on, as in a full pool.
+const PATIENCE: u32 = 1000;
 /// The note of the pass.
 const NOTE: &str = "pass";
 
@@ -49,6 +51,8 @@ pub enum PassState {
     Active,
     /// Somebody stopped it.
     Stopped,
+    /// It found no room, and waits to be started again.
+    Full,
     /// It went through everything.
     Done,
 }
@@ -94,6 +98,7 @@ impl Course {
             PassState::Active => 0,
             PassState::Stopped => 1,
             PassState::Done => 2,
+            PassState::Full => 3,
         };
         let finished = pass.finished.unwrap_or(Timestamp { secs: 0, nanos: 0 });
         // High ids are greater than 0.
@@ -148,6 +153,7 @@ impl Course {
             0 => PassState::Active,
             1 => PassState::Stopped,
             2 => PassState::Done,
+            3 => PassState::Full,
             _ => return None,
         };
         let started = note.time()?;
@@ -169,7 +175,7 @@ impl Course {
         let (object, kind) = (note.number()?, u8::try_from(note.number()?).ok()?);
         let from = Key::new(object, kind, note.number()?);
         let runs = std::iter::from_fn(|| Some(note.number()?..=note.number()?));
-        let datasets = runs.flat_map(|run| run.take(MOST_DATASETS)).map(DatasetId::new).collect();
+        let datasets = runs.flatten().take(MOST_DATASETS).map(DatasetId::new).collect();
         let pass = Pass { task, state, started, finished, datasets, examined, total, rate, tally };
         Some(Self { pass, done, tree, from })
     }
@@ -237,17 +243,21 @@ struct Inner {
     waiting: Vec<BlockPtr>,
     /// Where the stretch after it begins; none when a stretch has to be fetched first.
     next: Option<(usize, TreeOf, Key)>,
+    /// Place that the index had caught up to, and steps since it got on.
+    catching_up: (Option<BlockId>, u32),
 }
 
 /// See the module's text.
 pub struct Passes {
     pool: Arc<Pool>,
     inner: Mutex<Inner>,
+    /// As it stood after the last step, for those who must not wait for one; none before the note was looked at.
+    shown: Mutex<Option<Option<Pass>>>,
 }
 
 impl Passes {
     pub(crate) fn new(pool: &Arc<Pool>) -> Self {
-        Self { pool: Arc::clone(pool), inner: Mutex::default() }
+        Self { pool: Arc::clone(pool), inner: Mutex::default(), shown: Mutex::default() }
     }
 
     /// Begins to go through what these datasets and their snapshots have stored, at most `rate` bytes a second, unless
@@ -274,7 +284,7 @@ impl Passes {
         }
         let same = |course: &Course| {
             let Pass { task: of, state, datasets: all, .. } = &course.pass;
-            (*of, *state) == (task, PassState::Stopped) && *all == datasets
+            *of == task && matches!(state, PassState::Stopped | PassState::Full) && *all == datasets
         };
         let course = match before.filter(same) {
             Some(mut course) => {
@@ -298,8 +308,9 @@ impl Passes {
                 from: Key::MIN,
             },
         };
-        (inner.waiting, inner.next) = (Vec::new(), None);
+        *inner = Inner::default();
         self.pool.set_note(NOTE, &course.encode())?;
+        self.show(&course);
         inner.course = Some(Some(course));
         drop(inner);
         self.pool.use_index(task == Task::Dedup);
@@ -327,11 +338,14 @@ impl Passes {
         Ok(())
     }
 
-    /// The pass under way, or the last one.
+    /// The pass under way, as it stood after its last step, or the last one.
     pub fn last(&self) -> Option<Pass> {
-        let mut inner = self.inner.lock();
-        self.look(&mut inner);
-        inner.course.as_ref().and_then(Option::as_ref).map(|course| course.pass.clone())
+        let read = || Some(Course::decode(&self.pool.note(NOTE)?)?.pass);
+        self.shown.lock().get_or_insert_with(read).clone()
+    }
+
+    fn show(&self, course: &Course) {
+        *self.shown.lock() = Some(Some(course.pass.clone()));
     }
 
     /// Whether a pass is under way.
@@ -348,11 +362,17 @@ impl Passes {
             return Ok(None);
         }
         let mut inner = self.inner.lock();
-        let Inner { course: Some(Some(course)), waiting, next } = &mut *inner else { return Ok(None) };
+        self.look(&mut inner);
+        let Inner { course: Some(Some(course)), waiting, next, catching_up } = &mut *inner else {
+            return Ok(None);
+        };
         if course.pass.task == Task::Dedup {
             // After an import nobody has asked for it yet.
             self.pool.use_index(true);
-            if self.pool.catch_up()? {
+            // Duplicates of the rest are not found then; the pass must end.
+            let at = self.pool.catch_up()?;
+            *catching_up = (at, if at == catching_up.0 { catching_up.1 + 1 } else { 0 });
+            if at.is_some() && catching_up.1 < PATIENCE {
                 return Ok(Some(0));
             }
         }
@@ -394,7 +414,7 @@ impl Passes {
         let tally = match tally {
             Err(PoolError::NoSpace) => {
                 (*waiting, *next) = (Vec::new(), None);
-                self.end(course, PassState::Stopped)?;
+                self.end(course, PassState::Full)?;
                 return Ok(Some(0));
             }
             // These come again.
@@ -403,6 +423,7 @@ impl Passes {
         course.pass.tally.add(&tally);
         course.pass.examined += examined;
         course.pass.total = course.pass.total.max(course.pass.examined);
+        self.show(course);
         if waiting.is_empty()
             && let Some((done, tree, from)) = next.take()
         {
@@ -533,8 +554,13 @@ impl Passes {
         self.pool.set_note(NOTE, &ended.encode())?;
         self.pool.commit()?;
         *course = ended;
+        self.show(course);
         self.pool.use_index(false);
-        let how = if state == PassState::Done { "" } else { "stopped: " };
+        let how = match state {
+            PassState::Full => "no room is left: ",
+            PassState::Stopped => "stopped: ",
+            PassState::Active | PassState::Done => "",
+        };
         let Tally { changed, before, after, .. } = course.pass.tally;
         let (class, text) = match course.pass.task {
             Task::Dedup => {

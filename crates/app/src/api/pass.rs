@@ -59,6 +59,8 @@ pub enum PassState {
     Running,
     /// It was stopped.
     Stopped,
+    /// It found no room, and waits to be started again.
+    Full,
     /// It went through everything.
     Done,
     /// It has not begun: the figures are estimates.

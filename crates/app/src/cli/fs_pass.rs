@@ -172,6 +172,9 @@ fn text(pass: &PassStatus) -> String {
     let state = match (pass.state, pass.finished) {
         (PassState::Running, _) => format!("under way, {percent} % done"),
         (PassState::Stopped, _) => format!("stopped, {percent} % done"),
+        (PassState::Full, _) => {
+            format!("stopped for want of room, {percent} % done: free some, then start it again")
+        }
         (PassState::Done, at) => {
             format!("done on {}", render::date_to_minute(at.unwrap_or(pass.started)))
         }

@@ -9,7 +9,8 @@
 //! wait long. The properties `scan_rate`, `scrub` and `scrub_window` are looked at before each step, so that they take
 //! effect at once.
 //!
-//! Datasets with `dedup=later` are gone through for duplicates after a minute without requests, when they changed.
+//! Datasets with `dedup=later` are gone through for duplicates after a minute without requests, when they changed, some
+//! hours after the last time.
 //!
 //! A scrub that somebody asked for does not wait for the window. The state of a scan is the pool's own and outlives
 //! imports; notes keep what is only shown: who asked, since when it is paused.
@@ -72,6 +73,8 @@ const WAIT: Duration = Duration::from_millis(50);
 /// Time without a request after which duplicates are looked for in datasets with `dedup=later`.
 const QUIET: Duration = Duration::from_secs(60);
 
+/// Seconds from the end of one pass until they are looked for again: disks may rest.
+const SELDOM: i64 = 6 * 3600;
 /// Heads of those when that began last.
 const NOTE_LATER: &str = "dedup:later";
 const NOTE_ASKED: &str = "scan:asked";
@@ -261,6 +264,11 @@ impl<'a> Maintenance<'a> {
         }
         let passes = &self.upkeep.passes;
         if !is_quiet || self.pool.store().is_read_only() || passes.is_active() {
+            return Ok(());
+        }
+        let last = passes.last().and_then(|pass| pass.finished);
+        let wall = self.pool.store().clock().now().secs;
+        if last.is_some_and(|last| !collection::has_passed(SELDOM, last.secs, wall)) {
             return Ok(());
         }
         let wants = |of: &&Arc<Dataset>| {

@@ -6,7 +6,8 @@ use super::live::Live;
 use crate::api::name::pool_of;
 use crate::api::pass::{PassList, PassState, PassStatus, ShowPasses, StartPass, StopPass, Task};
 use crate::api::{ApiError, Result};
-use larder_format::{DatasetId, Timestamp};
+use larder_format::DatasetId;
+use larder_pool::Tally;
 use larder_upkeep as upkeep;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ impl Host {
                 ApiError::from(error).within(format!("cannot {what} in '{name}'")).of_pool(&name)
             };
             if request.dry_run {
-                passes.push(estimate(&live, &name, request, &datasets).map_err(failed)?);
+                passes.push(estimate(&live, request, &datasets).map_err(failed)?);
                 continue;
             }
             let live = self.writable(&name)?;
@@ -86,64 +87,55 @@ pub(super) fn unfinished(live: &Live) -> Option<PassStatus> {
 /// The pass of a pool.
 fn status(live: &Live) -> Option<PassStatus> {
     let pass = live.upkeep.passes.last()?;
-    let tally = pass.tally;
-    Some(PassStatus {
+    let (task, state) = match (pass.task, pass.state) {
+        (upkeep::Task::Dedup, state) => (Task::Dedup, state),
+        (upkeep::Task::Rewrite, state) => (Task::Rewrite, state),
+    };
+    let state = match state {
+        upkeep::PassState::Active => PassState::Running,
+        upkeep::PassState::Stopped => PassState::Stopped,
+        upkeep::PassState::Full => PassState::Full,
+        upkeep::PassState::Done => PassState::Done,
+    };
+    let told = told(live, (task, state), &pass.datasets, pass.examined, pass.tally);
+    let finished = pass.finished.map(|at| at.secs);
+    Some(PassStatus { started: pass.started.secs, finished, total: pass.total, ..told })
+}
+
+fn told(
+    live: &Live,
+    (task, state): (Task, PassState),
+    datasets: &[DatasetId],
+    examined: u64,
+    tally: Tally,
+) -> PassStatus {
+    // Some may be gone.
+    let known = datasets.iter().filter_map(|id| live.pool.dataset(*id));
+    PassStatus {
         pool: live.pool.name(),
-        task: match pass.task {
-            upkeep::Task::Dedup => Task::Dedup,
-            upkeep::Task::Rewrite => Task::Rewrite,
-        },
-        state: match pass.state {
-            upkeep::PassState::Active => PassState::Running,
-            upkeep::PassState::Stopped => PassState::Stopped,
-            upkeep::PassState::Done => PassState::Done,
-        },
-        datasets: names(live, &pass.datasets),
-        started: pass.started.secs,
-        finished: pass.finished.map(|at: Timestamp| at.secs),
-        examined: pass.examined,
-        total: pass.total,
+        task,
+        state,
+        datasets: known.map(|dataset| live.pool.full_name(dataset.id())).collect(),
+        started: 0,
+        finished: None,
+        examined,
+        total: examined,
         records: tally.records,
         read: tally.read,
         changed: tally.changed,
         before: tally.before,
         after: tally.after,
         unread: tally.unread,
-    })
-}
-
-fn names(live: &Live, datasets: &[DatasetId]) -> Vec<String> {
-    let known = datasets.iter().filter_map(|id| live.pool.dataset(*id));
-    known.map(|dataset| live.pool.full_name(dataset.id())).collect()
+    }
 }
 
 /// Estimate of what a pass over these datasets would come to.
-fn estimate(
-    live: &Live,
-    name: &str,
-    request: &StartPass,
-    datasets: &[DatasetId],
-) -> larder_pool::Result<PassStatus> {
+fn estimate(live: &Live, request: &StartPass, datasets: &[DatasetId]) -> larder_pool::Result<PassStatus> {
     let passes = &live.upkeep.passes;
     let estimated = match request.task {
         Task::Dedup => passes.estimate_dedup(datasets)?,
         Task::Rewrite => passes.estimate_rewrite(datasets, &request.properties)?,
     };
-    let tally = estimated.tally;
-    Ok(PassStatus {
-        pool: name.to_owned(),
-        task: request.task,
-        state: PassState::Estimate,
-        datasets: names(live, datasets),
-        started: 0,
-        finished: None,
-        examined: estimated.examined,
-        total: estimated.examined,
-        records: tally.records,
-        read: tally.read,
-        changed: tally.changed,
-        before: tally.before,
-        after: tally.after,
-        unread: tally.unread,
-    })
+    let of = (request.task, PassState::Estimate);
+    Ok(told(live, of, datasets, estimated.examined, estimated.tally))
 }

@@ -183,6 +183,11 @@ fn pass_line(pass: &PassStatus) -> String {
         PassState::Stopped => {
             format!("{percent} % of {of} done, stopped; larder fs {verb} {of} goes on with it")
         }
+        PassState::Full => {
+            format!(
+                "{percent} % of {of} done, no room is left; free some, then larder fs {verb} {of} goes on with it"
+            )
+        }
         _ => format!("{doing} in {of}, {percent} % done"),
     }
 }

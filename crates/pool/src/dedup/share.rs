@@ -56,20 +56,22 @@ pub struct TreeRecords {
     pub next: Option<Key>,
 }
 
-/// A record and its fingerprint.
-struct Printed {
-    ptr: BlockPtr,
-    /// As the runs of the map had it.
+/// A record that has places.
+pub(crate) struct Known {
+    /// With its first place.
+    pub(crate) ptr: BlockPtr,
+    /// As the runs of the map have it.
     in_runs: Delta,
-    print: Fingerprint,
-    /// The map does not have it yet.
-    is_new: bool,
+    /// As the map has it.
+    print: Option<Fingerprint>,
+    /// An alias may name it.
+    is_target: bool,
 }
 
 /// A record that may be given up for another.
 struct Pair {
-    own: BlockPtr,
-    target: BlockPtr,
+    from: BlockPtr,
+    to: BlockPtr,
     print: Fingerprint,
 }
 
@@ -86,14 +88,14 @@ impl Pool {
         }
     }
 
-    /// Has the index take up some of what only the map knows; whether there is more.
+    /// Has the index take up some of what only the map knows; from which block on there is more.
     ///
     /// # Errors
     /// When nothing may be written.
-    pub fn catch_up(&self) -> Result<bool> {
+    pub fn catch_up(&self) -> Result<Option<BlockId>> {
         let _turn = self.commit_turn();
         self.tick_index(PAGES)?;
-        Ok(self.shared.duplicates.indexed.lock().refill.is_some())
+        Ok(self.shared.duplicates.indexed.lock().refill)
     }
 
     /// The trees of a dataset, its head first, then its snapshots from the newest to the oldest, hidden ones too.
@@ -136,12 +138,12 @@ impl Pool {
     ///
     /// # Errors
     /// When nothing may be written, or the map cannot be read for now.
-    pub fn share_records(&self, mut records: Vec<BlockPtr>) -> Result<Tally> {
+    pub fn share_records(&self, records: Vec<BlockPtr>) -> Result<Tally> {
         self.shared.store.check_writable()?;
-        records.sort_unstable_by_key(|ptr| ptr.id);
-        records.dedup_by_key(|ptr| ptr.id);
-        let mut outcome = Tally { records: records.len() as u64, ..Tally::default() };
-        let pairs = self.find_pairs(records, &mut outcome)?;
+        let (known, mut outcome) = self.each_known(records)?;
+        // Nobody waits for these reads.
+        let prints = self.prints_of(&known, &mut outcome);
+        let pairs = self.find_pairs(known, &prints)?;
         self.make_aliases(&self.compare(pairs, &mut outcome), &mut outcome)?;
         Ok(outcome)
     }
@@ -150,26 +152,26 @@ impl Pool {
     ///
     /// # Errors
     /// When the map cannot be read for now.
-    pub fn fingerprints(&self, mut records: Vec<BlockPtr>) -> Result<(Vec<(BlockPtr, Fingerprint)>, Tally)> {
+    pub fn fingerprints(&self, records: Vec<BlockPtr>) -> Result<(Vec<(BlockPtr, Fingerprint)>, Tally)> {
+        let (known, mut tally) = self.each_known(records)?;
+        let prints = self.prints_of(&known, &mut tally);
+        let printed = known.into_iter().filter_map(|one| Some((one.ptr, *prints.get(&one.ptr.id)?)));
+        Ok((printed.collect(), tally))
+    }
+
+    /// Those of the records that have places, each once, and a tally of all.
+    pub(crate) fn each_known(&self, mut records: Vec<BlockPtr>) -> Result<(Vec<Known>, Tally)> {
         records.sort_unstable_by_key(|ptr| ptr.id);
         records.dedup_by_key(|ptr| ptr.id);
-        let mut tally = Tally { records: records.len() as u64, ..Tally::default() };
-        let known = {
-            let _no_checkpoint = self.commit_turn();
-            self.still_there(records)?
-        };
-        let printed = self.print_each(known, &mut tally);
-        Ok((printed.into_iter().map(|one| (one.ptr, one.print)).collect(), tally))
+        let tally = Tally { records: records.len() as u64, ..Tally::default() };
+        let _no_checkpoint = self.commit_turn();
+        Ok((self.still_there(records)?, tally))
     }
 
     /// Fingerprints of records, which are read where the map has none.
-    fn print_each(
-        &self,
-        known: Vec<(BlockPtr, Delta, Option<Fingerprint>)>,
-        tally: &mut Tally,
-    ) -> Vec<Printed> {
+    fn prints_of(&self, known: &[Known], tally: &mut Tally) -> HashMap<BlockId, Fingerprint> {
         let unprinted: Vec<BlockPtr> =
-            known.iter().filter(|(_, _, print)| print.is_none()).map(|(ptr, ..)| *ptr).collect();
+            known.iter().filter(|one| one.print.is_none()).map(|one| one.ptr).collect();
         let plain = self.shared.store.read_all(&unprinted);
         tally.unread += (unprinted.len() - plain.len()) as u64;
         tally.read += plain.values().map(|plain| plain.len() as u64).sum::<u64>();
@@ -177,59 +179,43 @@ impl Pool {
             let id = unprinted[i].id;
             plain.get(&id).map(|plain| (id, self.fingerprint(plain)))
         });
-        let computed: HashMap<BlockId, Fingerprint> = hashed.into_iter().flatten().collect();
-        let printed = known.into_iter().filter_map(|(ptr, in_runs, had)| {
-            let print = had.or_else(|| computed.get(&ptr.id).copied())?;
-            Some(Printed { ptr, in_runs, print, is_new: had.is_none() })
-        });
-        printed.collect()
+        let had = known.iter().filter_map(|one| Some((one.ptr.id, one.print?)));
+        had.chain(hashed.into_iter().flatten()).collect()
     }
 
     /// Records that others seem to be the same as. Those of which none is known go into the index.
-    fn find_pairs(&self, records: Vec<BlockPtr>, outcome: &mut Tally) -> Result<Vec<Pair>> {
-        let known = {
-            let _no_checkpoint = self.enter()?;
-            self.still_there(records)?
-        };
-        // Nobody waits for these reads.
-        let printed = self.print_each(known, outcome);
-        let prints: HashMap<BlockId, (Fingerprint, bool)> =
-            printed.iter().map(|one| (one.ptr.id, (one.print, one.is_new))).collect();
+    fn find_pairs(&self, known: Vec<Known>, prints: &HashMap<BlockId, Fingerprint>) -> Result<Vec<Pair>> {
         // No checkpoint comes between the look at the runs and that at the map.
         let _op = self.enter()?;
         let io = RunIo::new(&self.shared.store);
-        let again = self.still_there(printed.into_iter().map(|one| one.ptr).collect())?;
-        let printed: Vec<Printed> = again
-            .into_iter()
-            .map(|(ptr, in_runs, _)| {
-                let (print, is_new) = prints[&ptr.id];
-                Printed { ptr, in_runs, print, is_new }
-            })
-            .collect();
-        let asked: Vec<Fingerprint> = printed.iter().map(|one| one.print).collect();
+        let mut known = self.still_there(known.into_iter().map(|one| one.ptr).collect())?;
+        known.retain(|one| prints.contains_key(&one.ptr.id));
+        let asked: Vec<Fingerprint> = known.iter().map(|one| prints[&one.ptr.id]).collect();
         let probe = self.shared.duplicates.indexed.lock().index.as_ref().map(|index| index.probe(&asked));
         let Some(probe) = probe else { return Ok(Vec::new()) };
         let named = probe.finish(&io, &mut { u64::MAX });
         let mut firsts: HashMap<Fingerprint, BlockPtr> = HashMap::new();
         let (mut pairs, mut fresh) = (Vec::new(), Vec::new());
-        for (one, named) in printed.into_iter().zip(named) {
-            let earlier = firsts.get(&one.print).copied();
+        for ((one, print), named) in known.into_iter().zip(asked).zip(named) {
+            let earlier = firsts.get(&print).copied();
             let named = named.filter(|id| *id != one.ptr.id);
-            match earlier.or_else(|| named.and_then(|id| self.has_print(id, one.print))) {
-                Some(target) => pairs.push(Pair { own: one.ptr, target, print: one.print }),
+            match earlier.or_else(|| named.and_then(|id| self.has_print(id, print))) {
+                // One that has aliases becomes none: the other may.
+                Some(other) if one.is_target => pairs.push(Pair { from: other, to: one.ptr, print }),
+                Some(other) => pairs.push(Pair { from: one.ptr, to: other, print }),
                 None => {
-                    firsts.insert(one.print, one.ptr);
-                    fresh.push(one);
+                    firsts.insert(print, one.ptr);
+                    fresh.push((one, print));
                 }
             }
         }
         let mut taken = Vec::new();
         {
             let mut map = self.shared.store.map.lock();
-            for Printed { ptr, in_runs, print, is_new } in fresh {
+            for (Known { ptr, in_runs, print: had, .. }, print) in fresh {
                 let now = Entry::of(&map.now(ptr.id, in_runs));
                 let is_there = now.is_some_and(|now| !now.places().is_empty());
-                if is_there && is_new {
+                if is_there && had.is_none() {
                     map.apply(Update::Print { id: ptr.id, print });
                 }
                 taken.extend(is_there.then_some((print, ptr.id)));
@@ -241,22 +227,20 @@ impl Pool {
         Ok(pairs)
     }
 
-    /// Those of the records that have places, with what the runs say of them and their fingerprints.
-    pub(crate) fn still_there(
-        &self,
-        records: Vec<BlockPtr>,
-    ) -> Result<Vec<(BlockPtr, Delta, Option<Fingerprint>)>> {
+    /// Those of the records that have places. No checkpoint may come before they are looked at again.
+    fn still_there(&self, records: Vec<BlockPtr>) -> Result<Vec<Known>> {
         let io = RunIo::new(&self.shared.store);
         let (mut finder, mut lost) = (self.shared.store.map.lock().finder(), LostPages::default());
         let mut known = Vec::with_capacity(records.len());
-        for ptr in records {
-            let found = finder.find_past(ptr.id, &mut lost, PoolError::is_loss, &io)?;
+        for BlockPtr { id, .. } in records {
+            let found = finder.find_past(id, &mut lost, PoolError::is_loss, &io)?;
             let Some(in_runs) = found else { continue };
-            let now = Entry::of(&self.shared.store.map.lock().now(ptr.id, in_runs));
+            let now = Entry::of(&self.shared.store.map.lock().now(id, in_runs));
             if let Some(entry) = now.filter(|entry| !entry.marks.contains(Marks::DEAD))
                 && let Some(&place) = entry.places().first()
             {
-                known.push((BlockPtr { id: ptr.id, place }, in_runs, entry.print));
+                let is_target = entry.marks.contains(Marks::ALIASED);
+                known.push(Known { ptr: BlockPtr { id, place }, in_runs, print: entry.print, is_target });
             }
         }
         Ok(known)
@@ -283,16 +267,15 @@ impl Pool {
             all.dedup_by_key(|ptr| ptr.id);
             all
         };
-        let owned = store.read_all(&each(|pair| pair.own));
+        let given_up = store.read_all(&each(|pair| pair.from));
         let kept: HashMap<BlockId, Bytes> =
-            store.fetch_plain(each(|pair| pair.target).into_iter()).into_iter().collect();
-        outcome.read += owned.values().chain(kept.values()).map(|plain| plain.len() as u64).sum::<u64>();
+            store.fetch_plain(each(|pair| pair.to).into_iter()).into_iter().collect();
+        outcome.read += given_up.values().chain(kept.values()).map(|plain| plain.len() as u64).sum::<u64>();
         pairs.retain(|pair| {
-            let own = owned.get(&pair.own.id).cloned().or_else(|| store.read(pair.own).ok());
-            let from_device =
-                || store.read_plain(pair.target, BlockKind::Record).ok().map(|(_, plain)| plain);
-            let target = kept.get(&pair.target.id).cloned().or_else(from_device);
-            let is_same = own.zip(target).is_some_and(|(own, target)| own == target);
+            let from = given_up.get(&pair.from.id).cloned().or_else(|| store.read(pair.from).ok());
+            let on_device = || store.read_plain(pair.to, BlockKind::Record).ok().map(|(_, plain)| plain);
+            let to = kept.get(&pair.to.id).cloned().or_else(on_device);
+            let is_same = from.zip(to).is_some_and(|(from, to)| from == to);
             outcome.unread += u64::from(!is_same);
             is_same
         });
@@ -308,7 +291,7 @@ impl Pool {
         self.shared.store.check_writable()?;
         // A collection that ends and finds nothing shared keeps everybody out.
         let _op = self.enter()?;
-        let mut ids: Vec<BlockId> = pairs.iter().flat_map(|pair| [pair.own.id, pair.target.id]).collect();
+        let mut ids: Vec<BlockId> = pairs.iter().flat_map(|pair| [pair.from.id, pair.to.id]).collect();
         ids.sort_unstable();
         ids.dedup();
         let io = RunIo::new(&self.shared.store);
@@ -322,18 +305,11 @@ impl Pool {
         self.shared.store.core.lock().features.incompatible |= Features::ALIASES;
         let (mut given_up, mut named): (Vec<Place>, Vec<(Fingerprint, BlockId)>) = Default::default();
         for pair in pairs {
-            let [own, target] = [pair.own.id, pair.target.id];
-            let (Some(of_own), Some(of_target)) = (in_runs.get(&own), in_runs.get(&target)) else { continue };
+            let [from, to] = [pair.from.id, pair.to.id];
+            let (Some(of_from), Some(of_to)) = (in_runs.get(&from), in_runs.get(&to)) else { continue };
             let mut map = self.shared.store.map.lock();
             let now = |id, in_runs: &Delta| Entry::of(&map.now(id, *in_runs));
-            let (Some(of_own), Some(of_target)) = (now(own, of_own), now(target, of_target)) else {
-                continue;
-            };
-            let is_swapped = of_own.marks.contains(Marks::ALIASED);
-            let [(from, of_from), (to, of_to)] = match is_swapped {
-                false => [(own, of_own), (target, of_target)],
-                true => [(target, of_target), (own, of_own)],
-            };
+            let (Some(of_from), Some(of_to)) = (now(from, of_from), now(to, of_to)) else { continue };
             let Location::Places(places) = of_from.location else { continue };
             let is_same =
                 of_from.print.is_none_or(|print| print == pair.print) && of_to.print == Some(pair.print);
@@ -351,7 +327,7 @@ impl Pool {
             map.apply(Update::Unmark { id: from, marks: Marks::INDEXED });
             self.shared.duplicates.forget(from);
             drop(map);
-            named.extend(is_swapped.then_some((pair.print, to)));
+            named.push((pair.print, to));
             outcome.changed += 1;
             outcome.before += places.iter().map(|place| u64::from(place.footprint())).sum::<u64>();
             given_up.extend(places.iter());

@@ -23,6 +23,7 @@ mod hostile;
 mod log_unread;
 mod map_damage;
 mod partial_reads;
+mod passes;
 mod power_cuts;
 mod reconstruct;
 mod remains;
