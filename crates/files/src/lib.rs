@@ -30,6 +30,7 @@ mod posix;
 mod ranges;
 mod read_data;
 mod recut;
+mod renew;
 mod replay;
 mod share;
 mod snapshots;

@@ -19,7 +19,7 @@ use larder_format::items::ROOT_INODE;
 use larder_format::ledger::{DamageKind, DamageRecord};
 use larder_format::{BlockId, CommitId, DatasetId, InodeId};
 use larder_pool::ledger::HEAD;
-use larder_pool::{Class, Dataset, Event, FrontEnd, Look, Op, Pool, PoolError};
+use larder_pool::{Class, Dataset, Event, FrontEnd, Look, Op, Pool, PoolError, Renewal, Renewed};
 use larder_sync::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -471,6 +471,12 @@ impl FrontEnd for Mount {
             Err(FsError::Damaged(_)) => Ok(true),
             reaped => Ok(reaped?),
         }
+    }
+
+    fn renew(&self, renewal: &Renewal) -> Result<Renewed, PoolError> {
+        let volume = self.volume(renewal.dataset);
+        let volume = volume.ok_or_else(|| PoolError::NotFound("a volume of the dataset".into()))?;
+        Ok(volume.renew(renewal)?)
     }
 
     fn freeing_bytes(&self) -> u64 {

@@ -166,7 +166,7 @@ impl Pool {
         self.fence.still_ours(FenceCheck::Briefly)?;
         self.observe_devices();
         self.snapshots.lock().begin_commit();
-        let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
+        let front = self.front_end();
         self.merge_map()?;
         self.tick_index(MERGE_PAGES)?;
         let sealed = {

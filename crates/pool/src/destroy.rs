@@ -337,7 +337,7 @@ impl Pool {
     /// Takes some of what was deleted apart, for somebody who needs the space now; true when there was some. What
     /// cannot be read is left. Must not be called while an [`crate::Op`] is held.
     pub(crate) fn free_some_deleted(&self) -> Result<bool> {
-        let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
+        let front = self.front_end();
         let unlinked = front.map_or(Ok(false), |front| front.reap_step(STEP))?;
         Ok(self.destroy_step(STEP)? || unlinked)
     }
@@ -347,7 +347,7 @@ impl Pool {
     /// replication and parity. While a commit is being put together it is what it was before.
     pub fn freeing_bytes(&self) -> u64 {
         let Some(_no_commit) = self.gate.try_read() else { return self.shared.freeing.told() };
-        let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
+        let front = self.front_end();
         let unlinked = front.map_or(0, |front| front.freeing_bytes());
         let destroyed: Vec<_> = self.destroyed.lock().values().cloned().collect();
         let held = |dataset: &Arc<Dataset>| {

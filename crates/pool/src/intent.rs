@@ -51,7 +51,7 @@ impl Pool {
     /// Notes data written before a removal as well, so that no crash loses both; false when that takes a commit.
     fn cover_removals(&self) -> Result<bool> {
         let through = self.shared.intent.notes.lock().last();
-        let front = self.front.read().as_ref().and_then(std::sync::Weak::upgrade);
+        let front = self.front_end();
         if let Some(front) = front
             && !front.note_dirty()?
         {

@@ -92,5 +92,5 @@ pub use receive::{Incoming, ReceiveAs};
 pub use resting::Resting;
 pub use snapshot::{NewSnapshots, SnapshotView};
 pub use snapshots::is_momentary;
-pub use tally::Tally;
+pub use tally::{Renewal, Renewed, Tally};
 pub use trash::Trashed;

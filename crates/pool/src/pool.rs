@@ -17,6 +17,7 @@ use crate::resting::{AllResting, Resting};
 use crate::sealing::Sealing;
 use crate::shared::Shared;
 use crate::snapshots::{Measured, Snapshots};
+use crate::tally::{Renewal, Renewed};
 use crate::trashed::{TrashWatch, TrashedDatasets};
 use larder_format::{CommitId, DatasetId, Incarnation, Timestamp};
 use larder_mutants::{Mutant, mutated};
@@ -42,6 +43,8 @@ pub trait FrontEnd: Send + Sync {
     fn freeing_bytes(&self) -> u64;
     /// Goes on with removing that: at most `max` records. True while there is more to do.
     fn reap_step(&self, max: usize) -> Result<bool>;
+    /// Gives live files blocks of their own: see [`Pool::renew`].
+    fn renew(&self, renewal: &Renewal) -> Result<Renewed>;
 }
 
 /// Called when so much is dirty that it should be stored; see [`Pool::on_dirty`].
@@ -251,7 +254,7 @@ impl Pool {
     /// # Errors
     /// When it cannot be stored.
     pub fn flush_front(&self) -> Result<()> {
-        let front = self.front.read().as_ref().and_then(Weak::upgrade);
+        let front = self.front_end();
         front.map_or(Ok(()), |front| front.flush())
     }
     /// Whether a commit has anything to write.
@@ -272,6 +275,10 @@ impl Pool {
     /// come.
     pub fn is_map_large(&self) -> bool {
         self.shared.store.map.lock().memtable_bytes() > self.shared.store.cache.gc_limit()
+    }
+    /// The layer above.
+    pub(crate) fn front_end(&self) -> Option<Arc<dyn FrontEnd>> {
+        self.front.read().as_ref().and_then(Weak::upgrade)
     }
     /// Registers the layer above.
     pub fn set_front_end(&self, front: Weak<dyn FrontEnd>) {

@@ -1,5 +1,8 @@
 //! Outcome of a pass over stored records.
 
+use larder_format::DatasetId;
+use larder_format::node::Key;
+
 /// Counts of records that were gone through.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -27,4 +30,28 @@ impl Tally {
         self.after += other.after;
         self.unread += other.unread;
     }
+}
+
+/// Part of a dataset's live files, whose extents are to get blocks of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Renewal {
+    /// The dataset.
+    pub dataset: DatasetId,
+    /// Where to go on.
+    pub from: Key,
+    /// Plain bytes of records to go through, about.
+    pub bytes: u64,
+    /// Tell what it would take; nothing is changed.
+    pub dry_run: bool,
+}
+
+/// Outcome of a [`Renewal`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Renewed {
+    /// Its counts: `after` has the bytes of the new blocks.
+    pub tally: Tally,
+    /// Stored bytes of the extents that were looked at.
+    pub examined: u64,
+    /// Where to go on, if there is more.
+    pub next: Option<Key>,
 }

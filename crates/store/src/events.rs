@@ -68,6 +68,10 @@ pub enum Class {
     RewriteStart,
     /// They are not any more.
     RewriteFinish,
+    /// Live files begin to get blocks of their own.
+    UndedupStart,
+    /// That ended.
+    UndedupFinish,
     /// A collection began.
     TraceStart,
     /// A collection ended.
@@ -114,6 +118,8 @@ impl fmt::Display for Class {
             Self::DedupFinish => "dedup_finish",
             Self::RewriteStart => "rewrite_start",
             Self::RewriteFinish => "rewrite_finish",
+            Self::UndedupStart => "undedup_start",
+            Self::UndedupFinish => "undedup_finish",
             Self::TraceStart => "trace_start",
             Self::TraceFinish => "trace_finish",
             Self::SnapshotPolicy => "snapshot_policy",

@@ -1,9 +1,10 @@
-//! Passes over the records that datasets have stored, their snapshots' included: looking for duplicates, and storing
-//! them anew as the datasets' properties say.
+//! Passes over the records that datasets have stored, their snapshots' included: looking for duplicates, storing them
+//! anew as the datasets' properties say, and the way back from sharing.
 //!
 //! Trees are walked as they are committed, the head first, then each snapshot without what the tree after it has, so
 //! that nodes which both have are not read. Each stretch of a tree gives some thousand records, which are gone through
-//! in the order in which they were stored. No tree is changed.
+//! in the order in which they were stored. No tree is changed, but by the way back: it gives live files blocks of their
+//! own, and the layer above, which knows who else changes them, goes through a head for it ([`Pool::renew`]).
 //!
 //! There is one pass of a pool at a time. How far it came is a note, kept with what it did: after an export, or a
 //! crash, it goes on with the stretch that it was in, and what was done of that is found done.
@@ -14,7 +15,7 @@
 use crate::note::NoteReader;
 use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Timestamp};
-use larder_pool::{Pool, PoolError, Result, Tally, TreeOf, TreeRecords};
+use larder_pool::{Pool, PoolError, Renewal, Renewed, Result, Tally, TreeOf, TreeRecords};
 use larder_store::{Class, Event};
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -42,6 +43,8 @@ pub enum Task {
     Dedup,
     /// Records that are stored otherwise than the properties say are stored anew: [`Pool::rewrite_records`].
     Rewrite,
+    /// Live files get blocks of their own, and records leave the index: [`Pool::renew`].
+    Undedup,
 }
 
 /// State of a pass.
@@ -109,6 +112,7 @@ impl Course {
         let task = match pass.task {
             Task::Dedup => "dedup",
             Task::Rewrite => "rewrite",
+            Task::Undedup => "undedup",
         };
         let tally = pass.tally;
         let numbers = [
@@ -147,6 +151,7 @@ impl Course {
         let task = match note.word()? {
             "dedup" => Task::Dedup,
             "rewrite" => Task::Rewrite,
+            "undedup" => Task::Undedup,
             _ => return None,
         };
         let state = match note.number()? {
@@ -278,6 +283,7 @@ impl Passes {
             let doing = match course.pass.task {
                 Task::Dedup => "duplicates are being looked for in",
                 Task::Rewrite => "records are being rewritten in",
+                Task::Undedup => "files are given blocks of their own in",
             };
             inner.course = Some(before);
             return Err(PoolError::Busy(format!("{doing} {}", names.join(", "))));
@@ -317,6 +323,7 @@ impl Passes {
         let class = match task {
             Task::Dedup => Class::DedupStart,
             Task::Rewrite => Class::RewriteStart,
+            Task::Undedup => Class::UndedupStart,
         };
         self.pool.store().event(Event::new(class));
         Ok(())
@@ -376,6 +383,9 @@ impl Passes {
                 return Ok(Some(0));
             }
         }
+        if course.pass.task == Task::Undedup && course.tree == TreeOf::Head && next.is_none() {
+            return self.renew(course, bytes);
+        }
         if next.is_none() {
             let Some(&dataset) = course.pass.datasets.get(course.done) else {
                 self.end(course, PassState::Done)?;
@@ -410,6 +420,7 @@ impl Passes {
             (Task::Dedup, _) => self.pool.share_records(batch.clone()),
             (Task::Rewrite, Some(&dataset)) => self.pool.rewrite_records(dataset, batch.clone()),
             (Task::Rewrite, None) => Ok(Tally::default()),
+            (Task::Undedup, _) => self.pool.forget_fingerprints(&batch),
         };
         let tally = match tally {
             Err(PoolError::NoSpace) => {
@@ -433,6 +444,55 @@ impl Passes {
             self.pool.commit()?;
         }
         Ok(Some(examined))
+    }
+
+    /// A step of the way back through a head.
+    fn renew(&self, course: &mut Course, bytes: u64) -> Result<Option<u64>> {
+        let Some(&dataset) = course.pass.datasets.get(course.done) else {
+            self.end(course, PassState::Done)?;
+            return Ok(Some(0));
+        };
+        let renewal = Renewal { dataset, from: course.from, bytes: bytes.min(BYTES), dry_run: false };
+        let renewed = match self.pool.renew(&renewal) {
+            // Destroyed meanwhile.
+            Err(PoolError::NotFound(_)) if self.pool.dataset(dataset).is_none() => Renewed::default(),
+            // Not mounted any more, or set read-only: somebody must see to that.
+            Err(PoolError::NotFound(_)) => return self.end(course, PassState::Stopped).map(|()| Some(0)),
+            Err(PoolError::ReadOnly) if !self.pool.store().is_read_only() => {
+                return self.end(course, PassState::Stopped).map(|()| Some(0));
+            }
+            Err(PoolError::NoSpace) => return self.end(course, PassState::Full).map(|()| Some(0)),
+            renewed => renewed?,
+        };
+        course.pass.tally.add(&renewed.tally);
+        course.pass.examined += renewed.examined;
+        course.pass.total = course.pass.total.max(course.pass.examined);
+        (course.done, course.tree, course.from) = match renewed.next {
+            Some(from) => (course.done, course.tree, from),
+            None => self.tree_after(course.done, dataset, course.tree),
+        };
+        self.show(course);
+        self.keep(course)?;
+        Ok(Some(renewed.examined))
+    }
+
+    /// Room that giving these datasets' live files blocks of their own would take.
+    ///
+    /// # Errors
+    /// As [`Pool::renew`].
+    pub fn estimate_undedup(&self, datasets: &[DatasetId]) -> Result<Estimate> {
+        let mut estimate = Estimate::default();
+        for &dataset in datasets {
+            let mut from = Some(Key::MIN);
+            while let Some(key) = from {
+                let renewal = Renewal { dataset, from: key, bytes: u64::MAX, dry_run: true };
+                let renewed = self.pool.renew(&renewal)?;
+                estimate.tally.add(&renewed.tally);
+                estimate.examined += renewed.examined;
+                from = renewed.next;
+            }
+        }
+        Ok(estimate)
     }
 
     /// Estimates what looking for duplicates among these datasets would share. Reads every record that has no
@@ -556,6 +616,9 @@ impl Passes {
         *course = ended;
         self.show(course);
         self.pool.use_index(false);
+        if course.pass.task == Task::Undedup && state == PassState::Done {
+            self.pool.drop_unwanted_index();
+        }
         let how = match state {
             PassState::Full => "no room is left: ",
             PassState::Stopped => "stopped: ",
@@ -569,6 +632,10 @@ impl Passes {
             Task::Rewrite => {
                 let text = format!("{how}{changed} records rewritten, {before} bytes became {after}");
                 (Class::RewriteFinish, text)
+            }
+            Task::Undedup => {
+                let text = format!("{how}{changed} records got blocks of their own, {after} bytes");
+                (Class::UndedupFinish, text)
             }
         };
         self.pool.store().event(Event::new(class).text(text));

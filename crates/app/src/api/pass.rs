@@ -1,4 +1,4 @@
-//! Requests and replies of `larder fs dedup` and `larder fs rewrite`.
+//! Requests and replies of `larder fs dedup`, `larder fs undedup` and `larder fs rewrite`.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -11,6 +11,8 @@ pub enum Task {
     Dedup,
     /// Stores records as their dataset's properties say.
     Rewrite,
+    /// Gives live files blocks of their own.
+    Undedup,
 }
 
 /// Begins a pass, or estimates what it would come to.

@@ -65,6 +65,8 @@ pub enum Verb {
     Inherit(fs_properties::Inherit),
     /// Finds what is stored twice, in files and snapshots, and shares it
     Dedup(fs_pass::Args),
+    /// The way back from deduplication: gives files blocks of their own
+    Undedup(fs_pass::UndedupArgs),
     /// Stores what is there with another codec or checksum, snapshots included
     Rewrite(fs_pass::RewriteArgs),
     /// Mounts a dataset or a snapshot, or all datasets; without arguments, shows what is mounted
@@ -100,6 +102,7 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
         Verb::Set(args) => fs_properties::set(args, session),
         Verb::Inherit(args) => fs_properties::inherit(args, session),
         Verb::Dedup(args) => fs_pass::dedup(args, session),
+        Verb::Undedup(args) => fs_pass::undedup(args, session),
         Verb::Rewrite(args) => fs_pass::rewrite(args, session),
         Verb::Mount(args) => fs_mount::mount(args, session),
         Verb::Unmount(args) => fs_mount::unmount(args, session),

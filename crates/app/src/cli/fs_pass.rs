@@ -1,4 +1,4 @@
-//! `larder fs dedup` and `larder fs rewrite`.
+//! `larder fs dedup`, `larder fs undedup` and `larder fs rewrite`.
 
 use super::args::{self, Json, assignment};
 use super::{Session, out};
@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// Properties that rewriting brings to what is stored.
 const REWRITTEN: [&str; 2] = ["compression", "checksum"];
 
-/// Arguments that both have.
+/// Arguments that all have.
 #[derive(Debug, clap::Args)]
 struct Pass {
     /// Datasets below as well
@@ -57,6 +57,23 @@ pub struct Args {
     pass: Pass,
 }
 
+/// Arguments of `undedup`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Files get blocks of their own in place of those that they share, by deduplication or as copies that were cloned, and
+nothing of these datasets is found as a duplicate any more. Files do not change, nor do snapshots, which keep what they
+have. The property dedup must be off, and datasets mounted. It goes on by itself, also after a crash or an export. What
+nobody has any more is free after the next trace. When no dataset is left that has dedup on, the index is gone as well.
+Examples: larder fs undedup -n tank/home      # the space that it takes, at most
+          larder fs set dedup=off tank/home
+          larder fs undedup -w tank/home
+          larder fs undedup -s tank           # stop it"
+)]
+pub struct UndedupArgs {
+    #[command(flatten)]
+    pass: Pass,
+}
+
 /// Arguments of `rewrite`.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -81,6 +98,11 @@ pub fn dedup(args: Args, session: &Session) -> Result<u8> {
     run(Task::Dedup, args.pass, Vec::new(), session)
 }
 
+/// Gives files blocks of their own.
+pub fn undedup(args: UndedupArgs, session: &Session) -> Result<u8> {
+    run(Task::Undedup, args.pass, Vec::new(), session)
+}
+
 /// Stores anew what is stored otherwise than the properties say.
 pub fn rewrite(args: RewriteArgs, session: &Session) -> Result<u8> {
     let other = args.properties.iter().find(|(name, _)| !REWRITTEN.contains(&name.as_str()));
@@ -95,6 +117,7 @@ fn run(task: Task, pass: Pass, properties: Vec<(String, String)>, session: &Sess
     let verb = match task {
         Task::Dedup => "dedup",
         Task::Rewrite => "rewrite",
+        Task::Undedup => "undedup",
     };
     let Pass { recursive, dry_run, wait, stop, limit, json, names } = pass;
     let refused = |text: &str| ApiError::usage(format!("'{text}' is no rate: bytes a second, as 200M"));
@@ -187,6 +210,10 @@ fn text(pass: &PassStatus) -> String {
         (Task::Dedup, false) => format!("{} shared, {before} freed", pass.changed),
         (Task::Dedup, true) => {
             format!("about {} are there twice, about {before} would be freed", pass.changed)
+        }
+        (Task::Undedup, false) => format!("{} got blocks of their own, {after}", pass.changed),
+        (Task::Undedup, true) => {
+            format!("{} are shared, their own blocks would take {after} at most", pass.changed)
         }
         (Task::Rewrite, _) if pass.after > pass.before => {
             let more = format_size(pass.after - pass.before);

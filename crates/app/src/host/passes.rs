@@ -1,13 +1,16 @@
-//! `fs dedup` and `fs rewrite`: passes over what datasets have stored, which the thread of maintenance drives.
+//! `fs dedup`, `fs undedup` and `fs rewrite`: passes over what datasets have stored, which the thread of maintenance
+//! drives.
 
 use super::Host;
 use super::datasets::family;
+use super::error::NOTHING_CHANGED;
 use super::live::Live;
 use crate::api::name::pool_of;
 use crate::api::pass::{PassList, PassState, PassStatus, ShowPasses, StartPass, StopPass, Task};
-use crate::api::{ApiError, Result};
+use crate::api::{ApiError, ErrorKind, Result};
 use larder_format::DatasetId;
 use larder_pool::Tally;
+use larder_pool::property::format_size;
 use larder_upkeep as upkeep;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,13 +39,18 @@ impl Host {
         let task = match request.task {
             Task::Dedup => upkeep::Task::Dedup,
             Task::Rewrite => upkeep::Task::Rewrite,
+            Task::Undedup => upkeep::Task::Undedup,
         };
         let mut passes = Vec::new();
-        for (name, (live, datasets)) in self.chosen(request)? {
+        for (name, (live, mut datasets)) in self.chosen(request)? {
+            if request.task == Task::Undedup {
+                check_files(&live, request, &mut datasets)?;
+            }
             let failed = |error: larder_pool::PoolError| {
                 let what = match request.task {
                     Task::Dedup => "look for duplicates",
                     Task::Rewrite => "rewrite",
+                    Task::Undedup => "undo deduplication",
                 };
                 ApiError::from(error).within(format!("cannot {what} in '{name}'")).of_pool(&name)
             };
@@ -51,6 +59,9 @@ impl Host {
                 continue;
             }
             let live = self.writable(&name)?;
+            if request.task == Task::Undedup {
+                check_room(&live, &name, &datasets).map_err(failed)??;
+            }
             let begun = live.upkeep.passes.start(task, datasets, request.rate);
             begun.and_then(|()| live.pool.commit().map(drop)).map_err(failed)?;
             passes.extend(status(&live));
@@ -79,6 +90,51 @@ impl Host {
     }
 }
 
+/// Sees to it that files of these datasets can be changed, and do not come to share anything again. Those that were
+/// found below others and have no files are left out.
+fn check_files(live: &Live, request: &StartPass, datasets: &mut Vec<DatasetId>) -> Result<()> {
+    let is_served = |id: &DatasetId| live.mount.volume(*id).is_some();
+    let has_files = |id: &DatasetId| live.pool.dataset(*id).is_some_and(|of| of.usage().logical > 0);
+    datasets.retain(|id| !request.recursive || is_served(id) || has_files(id));
+    for id in &*datasets {
+        let name = live.pool.full_name(*id);
+        let refused = |kind, why: String| {
+            ApiError::new(kind, format!("cannot undo deduplication in '{name}': {why}")).safe(NOTHING_CHANGED)
+        };
+        let dedup = live.pool.effective(*id, "dedup").map_or_else(String::new, |found| found.value);
+        if dedup != "off" && !request.dry_run {
+            let why = format!("its dedup is {dedup}: what is written meanwhile would be shared again");
+            return Err(refused(ErrorKind::Usage, why).hint(format!("larder fs set dedup=off {name}")));
+        }
+        if !is_served(id) {
+            let why = "it is not mounted, and its files are changed".to_owned();
+            return Err(refused(ErrorKind::Usage, why).hint(format!("larder fs mount {name}")));
+        }
+        let is_read_only = live.pool.dataset(*id).is_some_and(|of| of.settings().readonly);
+        if is_read_only && !request.dry_run {
+            let why = "it is read-only".to_owned();
+            return Err(refused(ErrorKind::ReadOnly, why).hint(format!("larder fs set readonly=off {name}")));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses to begin what would not find room.
+fn check_room(live: &Live, name: &str, datasets: &[DatasetId]) -> larder_pool::Result<Result<()>> {
+    let needed = live.upkeep.passes.estimate_undedup(datasets)?.tally.after;
+    let record_size = datasets.iter().filter_map(|id| Some(live.pool.dataset(*id)?.settings().record_size));
+    let available = live.pool.store().space(record_size.max().unwrap_or(0)).available;
+    if needed <= available {
+        return Ok(Ok(()));
+    }
+    let (needed, available) = (format_size(needed), format_size(available));
+    let text = format!(
+        "cannot undo deduplication in '{name}': blocks of their own would take {needed}, {available} is available"
+    );
+    let hint = "free some, or undo one dataset after the other; larder fs undedup -n tells what each takes";
+    Ok(Err(ApiError::new(ErrorKind::NoSpace, text).safe(NOTHING_CHANGED).hint(hint)))
+}
+
 /// The pass of a pool that is under way, or was stopped.
 pub(super) fn unfinished(live: &Live) -> Option<PassStatus> {
     status(live).filter(|pass| pass.state != PassState::Done)
@@ -90,6 +146,7 @@ fn status(live: &Live) -> Option<PassStatus> {
     let (task, state) = match (pass.task, pass.state) {
         (upkeep::Task::Dedup, state) => (Task::Dedup, state),
         (upkeep::Task::Rewrite, state) => (Task::Rewrite, state),
+        (upkeep::Task::Undedup, state) => (Task::Undedup, state),
     };
     let state = match state {
         upkeep::PassState::Active => PassState::Running,
@@ -135,6 +192,7 @@ fn estimate(live: &Live, request: &StartPass, datasets: &[DatasetId]) -> larder_
     let estimated = match request.task {
         Task::Dedup => passes.estimate_dedup(datasets)?,
         Task::Rewrite => passes.estimate_rewrite(datasets, &request.properties)?,
+        Task::Undedup => passes.estimate_undedup(datasets)?,
     };
     let of = (request.task, PassState::Estimate);
     Ok(told(live, of, datasets, estimated.examined, estimated.tally))

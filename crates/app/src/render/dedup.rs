@@ -19,7 +19,7 @@ pub fn text(pool: &PoolStatus, exact: bool) -> String {
     };
     let (once, more) = trace.fingerprinted;
     match pool.dedup {
-        None if once + more == 0 => out += " index: empty: dedup was never on\n",
+        None if once + more == 0 => out += " index: none: nothing has a fingerprint\n",
         index => {
             let index = index.unwrap_or_default();
             let entries = (once + more).max(1) as f64;
@@ -251,7 +251,7 @@ tank/copies   200M   100M    40M    60M
             dedup: None,
             ..pool()
         };
-        assert!(text(&none, false).contains("dedup was never on"));
+        assert!(text(&none, false).contains("nothing has a fingerprint"));
         assert!(zdb(&none, 2).starts_with("All DDTs are empty\n"));
         assert_eq!(status(&none), " dedup: no DDT entries\n");
         let later = PoolStatus { dedup: Some(DedupStatus { entries: 7, ..DedupStatus::default() }), ..none };

@@ -177,6 +177,7 @@ fn pass_line(pass: &PassStatus) -> String {
     let (doing, verb) = match pass.task {
         Task::Dedup => ("duplicates are looked for", "dedup"),
         Task::Rewrite => ("records are rewritten", "rewrite"),
+        Task::Undedup => ("files get blocks of their own", "undedup"),
     };
     let of = pass.datasets.join(" ");
     match pass.state {

@@ -249,6 +249,9 @@ impl Schedule {
                     drop(upkeep.passes.stop());
                 };
                 pass(PassTask::Dedup);
+                if self.seed % 3 == 1 {
+                    pass(PassTask::Undedup);
+                }
                 if self.seed.is_multiple_of(2) {
                     self.expect("set", pool.set_property(ROOT_DATASET, "compression", "zstd-1"));
                     pass(PassTask::Rewrite);

@@ -5,6 +5,8 @@ use crate::bed::{Bed, READ_WRITE, ROOT, USER};
 use crate::lists::{self, ACCESS, DEFAULT};
 use larder_device::{Entropy, SeededEntropy};
 use larder_files::*;
+use larder_pool::ROOT_DATASET;
+use larder_upkeep::{PassState, Task};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -288,7 +290,8 @@ impl Run {
             85..88 => ("read", Self::read),
             88..91 => ("copy range", Self::copy),
             91..96 => ("fsync", Self::fsync),
-            96..98 => ("flush", |run| {
+            96 => ("renew", Self::renew),
+            97 => ("flush", |run| {
                 let flushed = run.bed.mount.volume(larder_pool::ROOT_DATASET).unwrap().flush_all();
                 run.allowed(flushed);
             }),
@@ -696,6 +699,35 @@ impl Run {
         if !data.is_empty() {
             self.write_model(to, at, &data);
         }
+    }
+
+    /// Shares what is there twice, or takes that back; to the end, or not.
+    fn renew(&mut self) {
+        let task = if self.below(3) == 0 { Task::Dedup } else { Task::Undedup };
+        let steps = if self.below(2) == 0 { 1000 } else { self.below(8) };
+        // Dirty data may come to share something once it is stored.
+        self.commit();
+        let passes = &self.bed.upkeep.passes;
+        // One that goes on does not meet what was copied behind it.
+        let is_new = passes.last().is_none_or(|last| (last.task, last.state) != (task, PassState::Stopped));
+        let begun = passes.start(task, vec![ROOT_DATASET], 0).map_err(FsError::from);
+        if self.allowed(begun).is_none() {
+            return;
+        }
+        let passes = &self.bed.upkeep.passes;
+        for _ in 0..steps {
+            let step = passes.step(16 << 10).map_err(FsError::from);
+            if matches!((&step, self.refusals), (Err(FsError::NoSpace), Some(_))) || step.unwrap().is_none() {
+                break;
+            }
+        }
+        // Over by itself, or in the middle.
+        drop(passes.stop());
+        let last = passes.last().unwrap();
+        if task == Task::Undedup && last.state == PassState::Done && is_new {
+            assert_eq!(passes.estimate_undedup(&[ROOT_DATASET]).unwrap().tally.changed, 0, "{last:?}");
+        }
+        self.commit();
     }
 
     fn fsync(&mut self) {

@@ -43,6 +43,7 @@ mod check;
 mod find;
 mod rebuild;
 mod share;
+mod undo;
 mod upkeep;
 
 pub use crate::duplicates::IndexFootprints;

@@ -23,8 +23,7 @@ impl Pool {
     pub(crate) fn wake_or_lay_down(&self) {
         let mut indexed = self.shared.duplicates.indexed.lock();
         let wanted = !self.shared.store.read_only
-            && (self.shared.duplicates.in_use.load(Ordering::Relaxed)
-                || self.datasets().iter().any(|of| of.settings().dedup != Dedup::Off));
+            && (self.shared.duplicates.in_use.load(Ordering::Relaxed) || self.wants_index());
         match (wanted, indexed.index.is_some()) {
             (true, false) => self.wake(&mut indexed),
             (false, true) => {
@@ -38,6 +37,11 @@ impl Pool {
             }
             _ => {}
         }
+    }
+
+    /// Whether some dataset has `dedup` on.
+    pub(super) fn wants_index(&self) -> bool {
+        self.datasets().iter().any(|of| of.settings().dedup != Dedup::Off)
     }
 
     fn wake(&self, indexed: &mut Indexed) {

@@ -3,7 +3,7 @@
 use crate::dataset::Look;
 use crate::op::Op;
 use crate::pool::{FrontEnd, Pool};
-use crate::{ROOT_DATASET, bed};
+use crate::{ROOT_DATASET, Renewal, Renewed, bed};
 use larder_format::node::Key;
 use larder_format::{ByteLen, CommitId};
 use larder_sim::SimWorld;
@@ -63,6 +63,10 @@ impl FrontEnd for Front {
 
     fn reap_step(&self, _max: usize) -> Result<bool> {
         Ok(false)
+    }
+
+    fn renew(&self, _renewal: &Renewal) -> Result<Renewed> {
+        Ok(Renewed::default())
     }
 }
 
