@@ -61,7 +61,7 @@ cp "$BED/out/noise" "$BED/out/twin"
 python3 "$BED/out/writer.py" "$MNT/a/live" "$BED/out/twin" "$BED/out/stop" >"$BED/out/begun" &
 WRITER=$!
 until [ -s "$BED/out/begun" ]; do sleep 0.05; done
-check "it begins" "$LARDER" fs undedup --limit 40M tank/a
+check "it begins" "$LARDER" fs undedup --limit 15M tank/a
 check "there is one at a time" fails 1 "files are given blocks of their own in" "$LARDER" fs dedup tank/b
 sleep 1
 touch "$BED/out/stop"
@@ -71,6 +71,11 @@ check "files and snapshots are what they were" kept
 again
 check "after a kill as well" kept
 check "and it goes on by itself" test "$(field state)" = running
+check "exported in the middle" "$LARDER" pool export tank
+"$LARDER" pool import -d "$DEVICES" tank
+mounted
+sleep 1
+check "it goes on by itself as well" test "$(field state)" = running
 check "to the end" sh -c "'$LARDER' fs undedup -s tank && '$LARDER' fs undedup -w tank/a"
 check "nothing was unreadable" test "$(field unread)" = 0
 check "files and snapshots are what they were" kept
@@ -105,6 +110,7 @@ for gone in tank/a tank/b; do "$LARDER" fs destroy --now -r "$gone"; done
 "$LARDER" pool sync tank
 "$LARDER" pool trace -w tank >/dev/null
 "$LARDER" pool wait -t free tank
+"$LARDER" pool trace -w tank >/dev/null
 check "in the end everything is free" test "$("$LARDER" pool list -Hpo dedupratio tank)" = 1.00
 check "exported" "$LARDER" pool export tank
 finish

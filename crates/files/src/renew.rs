@@ -12,11 +12,12 @@
 use crate::error::{FsError, Result};
 use crate::extents::extents;
 use crate::volume::{Volume, inode_key};
+use larder_format::block::{BlockKind, CheckedHeader, CodecKind};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::{BlockId, InodeId};
 use larder_pool::cache::Record;
-use larder_pool::{Dedup, Look, NewRecord, Renewal, Renewed};
+use larder_pool::{Dedup, Look, NewRecord, Op, Renewal, Renewed, Tally, plain_of, record_claim};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 
@@ -28,6 +29,10 @@ const BYTES: u64 = 16 << 20;
 
 /// Extents by inode and offset.
 type ByInode = BTreeMap<InodeId, Vec<(u64, Extent)>>;
+/// Blocks as they are stored.
+type Blocks = HashMap<BlockId, (CheckedHeader, Record)>;
+/// Content as some codec made it.
+type Encoded = (CodecKind, Record);
 
 impl Volume {
     /// See [`larder_pool::Pool::renew`].
@@ -38,28 +43,29 @@ impl Volume {
         let (found, mut renewed) = self.extents_from(renewal)?;
         renewed.tally.records = found.len() as u64;
         renewed.examined = found.iter().map(|(_, extent)| u64::from(extent.ptr.place.stored)).sum();
-        let shared = self
-            .pool
-            .shared_among(found.iter().map(|(_, extent)| extent.ptr.id).collect(), renewal.dry_run)?;
+        let ids = found.iter().map(|(_, extent)| extent.ptr.id).collect();
+        let (shared, unknown) = self.pool.shared_among(ids, renewal.dry_run)?;
+        renewed.tally.unread += unknown;
         let mut by_inode = ByInode::new();
         for (key, extent) in found.into_iter().filter(|(_, extent)| shared.contains(&extent.ptr.id)) {
             if renewal.dry_run {
                 renewed.tally.changed += 1;
-                renewed.tally.after += u64::from(extent.ptr.place.footprint());
+                renewed.tally.after += room_of(&extent);
             } else {
                 by_inode.entry(InodeId::new(key.object)).or_default().push((key.offset, extent));
             }
         }
         let wanted: Vec<_> = by_inode.values().flatten().map(|(_, extent)| extent.ptr).collect();
-        let blocks = self.pool.store().read_all(&wanted);
+        let blocks = self.pool.store().read_all_stored(&wanted);
         for (id, extents) in by_inode {
-            let count = extents.len() as u64;
-            match self.renew_extents(id, extents, &blocks, &mut renewed) {
-                Err(FsError::Damaged(_)) => {
-                    self.check_silence()?;
-                    renewed.tally.unread += count;
+            let first = Key::new(id.get(), EXTENT, extents[0].0);
+            if let Err(error) = self.renew_extents(id, extents, &blocks, &mut renewed.tally) {
+                if renewed.tally.changed == 0 {
+                    return Err(error);
                 }
-                done => done?,
+                // It is met again, with what was done before told.
+                renewed.next = Some(first);
+                break;
             }
         }
         Ok(renewed)
@@ -79,11 +85,15 @@ impl Volume {
             if key.kind == EXTENT
                 && let Ok(extent) = Extent::decode(value)
             {
-                bytes += u64::from(extent.len);
+                bytes += u64::from(extent.len.max(extent.logical));
                 found.push((*key, extent));
             }
             ControlFlow::Continue(())
         });
+        drop(view);
+        if lost {
+            self.check_silence()?;
+        }
         renewed.tally.unread += u64::from(lost);
         Ok((found, renewed))
     }
@@ -92,83 +102,97 @@ impl Volume {
     fn renew_extents(
         &self,
         id: InodeId,
-        mut olds: Vec<(u64, Extent)>,
-        blocks: &HashMap<BlockId, Record>,
-        renewed: &mut Renewed,
+        olds: Vec<(u64, Extent)>,
+        blocks: &Blocks,
+        tally: &mut Tally,
     ) -> Result<()> {
-        let mut plain = HashMap::new();
-        for (offset, extent) in &olds {
-            match self.plain_among(extent, blocks) {
-                Ok(bytes) => drop(plain.insert(*offset, bytes)),
-                Err(_) => {
-                    self.check_silence()?;
-                    renewed.tally.unread += 1;
-                }
-            }
-        }
-        olds.retain(|(offset, _)| plain.contains_key(offset));
-        let bytes: u64 = plain.values().map(|plain| plain.len() as u64).sum();
-        if bytes == 0 {
-            return Ok(());
-        }
-        renewed.tally.read += bytes;
-        // Snapshots are charged for what they go on holding.
-        let has_snapshots = self.pool.trees_of(self.id()).len() > 1;
-        let given_back: u64 = olds.iter().map(|(_, old)| u64::from(old.ptr.place.footprint())).sum();
-        let growth = if has_snapshots { bytes } else { bytes.saturating_sub(given_back) };
+        let room: u64 = olds.iter().map(|(_, old)| room_of(old)).sum();
+        // The origin goes on being charged for what was its own; all else is given back as it is taken.
+        let inherited = olds.iter().filter(|(_, old)| self.dataset.is_inherited(old.ptr.id));
+        let growth: u64 = inherited.map(|(_, old)| room_of(old)).sum();
         self.within_quota(|| Ok(self.pool.check_quota(self.id(), growth)?))?;
-        self.pool.check_room(&self.dataset, bytes, || false)?;
+        self.pool.check_room(&self.dataset, room, || false)?;
         let op = self.enter()?;
+        let (count, before) = (olds.len() as u64, tally.changed);
+        match self.put_own(&op, id, olds, blocks, tally) {
+            // A node above them cannot be read.
+            Err(FsError::Damaged(_)) => {
+                self.check_silence()?;
+                tally.unread += count - (tally.changed - before);
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// The same, once there is room.
+    fn put_own(
+        &self,
+        op: &Op<'_>,
+        id: InodeId,
+        olds: Vec<(u64, Extent)>,
+        blocks: &Blocks,
+        tally: &mut Tally,
+    ) -> Result<()> {
         let inode = match self.inode(id) {
             Err(FsError::NotFound) => return Ok(()),
             found => found?,
         };
         let _turn = inode.turn.lock();
-        {
-            let view = self.dataset.view()?;
-            let is_there = |(offset, old): &(u64, Extent)| -> Result<bool> {
-                let now = extents(&view, id, *offset..*offset + 1, 1)?;
-                Ok(now.first().is_some_and(|(_, now)| now.is_same(old)))
-            };
-            let mut still = Vec::new();
-            for old in olds {
-                if is_there(&old)? {
-                    still.push(old);
-                }
-            }
-            olds = still;
-        }
-        if olds.is_empty() {
+        // It does not go while this one has the turn.
+        if inode.lock().is_err() {
             return Ok(());
         }
         let settings = self.dataset.settings();
-        let record = |(offset, old): &(u64, Extent)| NewRecord {
-            dataset: self.id(),
-            inode: id.get(),
-            offset: *offset,
-            plain: plain[offset].clone(),
-            codec: settings.codec,
-            encoded: None,
-            checksum: settings.checksum,
-            dedup: Dedup::Off,
-            replaces: Some(old.ptr.id),
-        };
-        let pointers = self.pool.store_records(&op, olds.iter().map(record).collect())?;
-        let Ok(mut state) = inode.lock() else { return Ok(()) };
-        let mut item = state.tree;
-        let news: Vec<Extent> = olds
+        let (mut still, mut records) = (Vec::new(), Vec::new());
+        {
+            let view = self.dataset.view()?;
+            view.reach(&inode_key(id))?;
+            for (offset, old) in olds {
+                let now = extents(&view, id, offset..offset + 1, 1)?;
+                if !now.first().is_some_and(|(_, now)| now.is_same(&old)) {
+                    continue;
+                }
+                let Some((plain, encoded)) = blocks.get(&old.ptr.id).and_then(|block| content(&old, block))
+                else {
+                    self.check_silence()?;
+                    tally.unread += 1;
+                    continue;
+                };
+                tally.read += u64::from(old.logical);
+                records.push(NewRecord {
+                    dataset: self.id(),
+                    inode: id.get(),
+                    offset,
+                    plain,
+                    codec: settings.codec,
+                    encoded,
+                    checksum: settings.checksum,
+                    dedup: Dedup::Off,
+                    replaces: Some(old.ptr.id),
+                });
+                still.push((offset, old));
+            }
+        }
+        if still.is_empty() {
+            return Ok(());
+        }
+        let pointers = self.pool.store_records(op, records)?;
+        let news: Vec<Extent> = still
             .iter()
             .zip(pointers)
             .map(|((_, old), ptr)| Extent { ptr, len: old.len, block_offset: 0, logical: old.len, placed: 0 })
             .collect();
-        olds.iter().for_each(|(_, old)| item.forget_extent(old));
+        let mut state = inode.lock()?;
+        let mut item = state.tree;
+        still.iter().for_each(|(_, old)| item.forget_extent(old));
         news.iter().for_each(|new| item.count_extent(new));
-        self.dataset.update(&op, |tree| {
+        self.dataset.update(op, |tree| {
             tree.reach(&inode_key(id))?;
-            for (offset, _) in &olds {
+            for (offset, _) in &still {
                 tree.reach(&Key::new(id.get(), EXTENT, *offset))?;
             }
-            for ((offset, old), new) in olds.iter().zip(&news) {
+            for ((offset, old), new) in still.iter().zip(&news) {
                 tree.put_extent(Key::new(id.get(), EXTENT, *offset), *new)?;
                 tree.link_block(new.ptr, u64::from(new.logical));
                 tree.drop_block(old.ptr, u64::from(old.logical));
@@ -177,8 +201,27 @@ impl Volume {
         })?;
         state.tree = item;
         (state.live.stored, state.live.data) = (item.stored, item.data);
-        renewed.tally.changed += news.len() as u64;
-        renewed.tally.after += news.iter().map(|new| u64::from(new.ptr.place.footprint())).sum::<u64>();
+        tally.changed += news.len() as u64;
+        tally.after += news.iter().map(|new| u64::from(new.ptr.place.footprint())).sum::<u64>();
         Ok(())
     }
+}
+
+/// Room that a block of its own takes for an extent, at most.
+fn room_of(extent: &Extent) -> u64 {
+    let is_whole = extent.len == extent.logical;
+    if is_whole { extent.ptr.place.footprint().into() } else { record_claim(extent.len) }
+}
+
+/// The bytes of an extent, and as some codec made them, where it covers its whole block: what is undone is stored as it
+/// was.
+fn content(extent: &Extent, (header, stored): &(CheckedHeader, Record)) -> Option<(Record, Option<Encoded>)> {
+    let plain = plain_of(header, stored, BlockKind::Record).ok()?;
+    let range = extent.block_offset as usize..(extent.block_offset + extent.len) as usize;
+    if plain.len() < range.end {
+        return None;
+    }
+    let payload = || (header.info.codec, stored.slice(header.before_content() as usize..));
+    let encoded = (range == (0..plain.len())).then(payload);
+    Some((plain.slice(range), encoded))
 }

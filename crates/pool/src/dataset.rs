@@ -257,6 +257,11 @@ impl Dataset {
         }
     }
 
+    /// Whether a block is its origin's, if it is there, and charged to that.
+    pub fn is_inherited(&self, id: BlockId) -> bool {
+        self.state.read().record.is_inherited(id)
+    }
+
     /// The block of its root as it is committed: another with each change.
     pub fn committed_root(&self) -> Option<BlockId> {
         self.state.read().tree.committed_root().map(|root| root.id)

@@ -19,12 +19,12 @@ use larder_format::checksum::ChecksumKind;
 use larder_format::label::Features;
 use larder_format::run::{Marks, Places};
 use larder_format::segment::SegmentState;
-use larder_format::{BlockId, BlockPtr, DatasetId};
+use larder_format::{BlockPtr, DatasetId};
 use larder_sorted::map::{Entry, Location, LostPages, Update};
 use larder_store::codec::Codec;
 use larder_store::stripe::Encoded;
 use larder_store::{PoolError, Result, RunIo, draft, frame, heat, plain_of};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A record as it is to be stored.
@@ -89,15 +89,12 @@ impl Pool {
         tally: &mut Tally,
     ) -> Vec<Anew> {
         let store = &self.shared.store;
-        let arrived = store.fetch(known.iter().map(|one| one.ptr));
-        let arrived: HashMap<BlockId, Bytes> = arrived.into_iter().map(|one| (one.id, one.bytes)).collect();
+        let wanted: Vec<BlockPtr> = known.iter().map(|one| one.ptr).collect();
+        let arrived = store.read_all_stored(&wanted);
         let encode = |i: usize| {
             let ptr = known[i].ptr;
-            let came = arrived
-                .get(&ptr.id)
-                .and_then(|bytes| store.prove(ptr.id, bytes).map(|header| (header, bytes.clone())));
-            let (header, bytes) = came.map_or_else(|| store.read_any_place(ptr), Ok).ok()?;
-            Some((u64::from(header.info.logical), encode(store, ptr, &header, &bytes, codec, checksum)))
+            let (header, bytes) = arrived.get(&ptr.id)?;
+            Some((u64::from(header.info.logical), encode(store, ptr, header, bytes, codec, checksum)))
         };
         let encoded = store.world.workers.map(known.len(), encode);
         let mut anew = Vec::new();

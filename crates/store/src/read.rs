@@ -16,6 +16,7 @@ use larder_format::{BlockId, BlockPtr, Corrupt, DeviceIndex, DeviceOffset, Place
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::tree::NodeStore;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -246,6 +247,24 @@ impl Store {
     /// Whether a verified header is that of a block of `stored` bytes that this pool wrote.
     pub fn is_ours(&self, header: &CheckedHeader, stored: u32) -> bool {
         header.stored() == stored && is_of_history(&self.history.lock(), header.birth, header.incarnation)
+    }
+
+    /// Blocks with their headers, as they are stored, verified; those that cannot be read are left out.
+    pub fn read_all_stored(&self, ptrs: &[BlockPtr]) -> HashMap<BlockId, (CheckedHeader, Bytes)> {
+        let arrived = self.fetch(ptrs.iter().copied());
+        let proved =
+            self.world.workers.map(arrived.len(), |i| self.prove(arrived[i].stored_as, &arrived[i].bytes));
+        let whole = arrived.into_iter().zip(proved);
+        let mut read: HashMap<_, _> =
+            whole.filter_map(|(one, header)| Some((one.id, (header?, one.bytes)))).collect();
+        for ptr in ptrs {
+            if let Entry::Vacant(vacant) = read.entry(ptr.id)
+                && let Ok(found) = self.read_any_place(*ptr)
+            {
+                vacant.insert(found);
+            }
+        }
+        read
     }
 
     /// A block's header and stored bytes, verified, from whatever can give them.

@@ -16,10 +16,11 @@ use crate::note::NoteReader;
 use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Timestamp};
 use larder_pool::{Pool, PoolError, Renewal, Renewed, Result, Tally, TreeOf, TreeRecords};
-use larder_store::{Class, Event};
+use larder_store::{Class, Dedup, Event};
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Records that a step takes, at most, and stored bytes of them.
 const RECORDS: usize = 256;
@@ -33,6 +34,8 @@ const TRIED_ONE_IN: u64 = 32;
 const MOST_DATASETS: usize = 1 << 20;
 /// Steps that wait for an index that does not get on, as in a full pool.
 const PATIENCE: u32 = 1000;
+/// Time for which a pass waits for a dataset to be mounted.
+const FOR_MOUNT: Duration = Duration::from_secs(300);
 /// The note of the pass.
 const NOTE: &str = "pass";
 
@@ -250,6 +253,8 @@ struct Inner {
     next: Option<(usize, TreeOf, Key)>,
     /// Place that the index had caught up to, and steps since it got on.
     catching_up: (Option<BlockId>, u32),
+    /// Since when nobody serves the files of the dataset at hand.
+    unserved_since: Option<Duration>,
 }
 
 /// See the module's text.
@@ -370,7 +375,8 @@ impl Passes {
         }
         let mut inner = self.inner.lock();
         self.look(&mut inner);
-        let Inner { course: Some(Some(course)), waiting, next, catching_up } = &mut *inner else {
+        let Inner { course: Some(Some(course)), waiting, next, catching_up, unserved_since } = &mut *inner
+        else {
             return Ok(None);
         };
         if course.pass.task == Task::Dedup {
@@ -384,7 +390,7 @@ impl Passes {
             }
         }
         if course.pass.task == Task::Undedup && course.tree == TreeOf::Head && next.is_none() {
-            return self.renew(course, bytes);
+            return self.renew(course, bytes, unserved_since);
         }
         if next.is_none() {
             let Some(&dataset) = course.pass.datasets.get(course.done) else {
@@ -447,23 +453,39 @@ impl Passes {
     }
 
     /// A step of the way back through a head.
-    fn renew(&self, course: &mut Course, bytes: u64) -> Result<Option<u64>> {
+    fn renew(
+        &self,
+        course: &mut Course,
+        bytes: u64,
+        unserved_since: &mut Option<Duration>,
+    ) -> Result<Option<u64>> {
         let Some(&dataset) = course.pass.datasets.get(course.done) else {
             self.end(course, PassState::Done)?;
             return Ok(Some(0));
         };
         let renewal = Renewal { dataset, from: course.from, bytes: bytes.min(BYTES), dry_run: false };
+        let settings = self.pool.dataset(dataset).map(|of| of.settings());
+        // Somebody thought better of it.
+        if settings.is_some_and(|of| of.readonly || of.dedup != Dedup::Off)
+            && !self.pool.store().is_read_only()
+        {
+            return self.end(course, PassState::Stopped).map(|()| Some(0));
+        }
         let renewed = match self.pool.renew(&renewal) {
             // Destroyed meanwhile.
             Err(PoolError::NotFound(_)) if self.pool.dataset(dataset).is_none() => Renewed::default(),
-            // Not mounted any more, or set read-only: somebody must see to that.
-            Err(PoolError::NotFound(_)) => return self.end(course, PassState::Stopped).map(|()| Some(0)),
-            Err(PoolError::ReadOnly) if !self.pool.store().is_read_only() => {
+            // Not mounted yet, or not for now.
+            Err(PoolError::NotFound(_)) => {
+                let now = self.pool.store().world.clock.monotonic();
+                if now.saturating_sub(*unserved_since.get_or_insert(now)) < FOR_MOUNT {
+                    return Ok(None);
+                }
                 return self.end(course, PassState::Stopped).map(|()| Some(0));
             }
             Err(PoolError::NoSpace) => return self.end(course, PassState::Full).map(|()| Some(0)),
             renewed => renewed?,
         };
+        *unserved_since = None;
         course.pass.tally.add(&renewed.tally);
         course.pass.examined += renewed.examined;
         course.pass.total = course.pass.total.max(course.pass.examined);
@@ -612,13 +634,13 @@ impl Passes {
             ..course.clone()
         };
         self.pool.set_note(NOTE, &ended.encode())?;
+        if course.pass.task == Task::Undedup && state == PassState::Done {
+            self.pool.drop_unwanted_index();
+        }
         self.pool.commit()?;
         *course = ended;
         self.show(course);
         self.pool.use_index(false);
-        if course.pass.task == Task::Undedup && state == PassState::Done {
-            self.pool.drop_unwanted_index();
-        }
         let how = match state {
             PassState::Full => "no room is left: ",
             PassState::Stopped => "stopped: ",

@@ -63,7 +63,8 @@ pub struct Args {
     after_help = "Files get blocks of their own in place of those that they share, by deduplication or as copies that were cloned, and
 nothing of these datasets is found as a duplicate any more. Files do not change, nor do snapshots, which keep what they
 have. The property dedup must be off, and datasets mounted. It goes on by itself, also after a crash or an export. What
-nobody has any more is free after the next trace. When no dataset is left that has dedup on, the index is gone as well.
+nobody has any more is free after the next trace. If no dataset has dedup on when it ends, the index is gone as well.
+To diff and to incremental streams what got new blocks is changed.
 Examples: larder fs undedup -n tank/home      # the space that it takes, at most
           larder fs set dedup=off tank/home
           larder fs undedup -w tank/home
@@ -196,7 +197,7 @@ fn text(pass: &PassStatus) -> String {
         (PassState::Running, _) => format!("under way, {percent} % done"),
         (PassState::Stopped, _) => format!("stopped, {percent} % done"),
         (PassState::Full, _) => {
-            format!("stopped for want of room, {percent} % done: free some, then start it again")
+            format!("stopped for want of room or quota, {percent} % done: free some, then start it again")
         }
         (PassState::Done, at) => {
             format!("done on {}", render::date_to_minute(at.unwrap_or(pass.started)))

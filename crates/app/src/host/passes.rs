@@ -59,7 +59,9 @@ impl Host {
                 continue;
             }
             let live = self.writable(&name)?;
-            if request.task == Task::Undedup {
+            if request.task == Task::Undedup && !live.upkeep.passes.is_active() {
+                // Writers have met that dedup is off.
+                live.pool.commit().map_err(failed)?;
                 check_room(&live, &name, &datasets).map_err(failed)??;
             }
             let begun = live.upkeep.passes.start(task, datasets, request.rate);

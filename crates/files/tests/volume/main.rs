@@ -26,4 +26,5 @@ mod share;
 mod snapshots;
 mod synced;
 mod threads;
+mod undedup;
 mod versions;

@@ -30,12 +30,12 @@ impl Pool {
         }
     }
 
-    /// Those of the blocks that other extents may name as well, by a hit, a copied range or an alias. The others lose
-    /// their fingerprints, unless `dry_run`.
+    /// Those of the blocks that other extents may name as well, by a hit, a copied range or an alias, and the number of
+    /// those of which the map cannot tell. The others lose their fingerprints, unless `dry_run`.
     ///
     /// # Errors
     /// When the map cannot be read for now.
-    pub fn shared_among(&self, mut ids: Vec<BlockId>, dry_run: bool) -> Result<HashSet<BlockId>> {
+    pub fn shared_among(&self, mut ids: Vec<BlockId>, dry_run: bool) -> Result<(HashSet<BlockId>, u64)> {
         ids.sort_unstable();
         ids.dedup();
         let is_wanted = self.wants_index();
@@ -44,9 +44,13 @@ impl Pool {
         let _op = if dry_run { None } else { Some(self.enter()?) };
         let io = RunIo::new(&self.shared.store);
         let (mut finder, mut lost) = (self.shared.store.map.lock().finder(), LostPages::default());
-        let mut shared = HashSet::new();
+        let (mut shared, mut unknown) = (HashSet::new(), 0);
         for id in ids {
-            let Some(in_runs) = finder.find_past(id, &mut lost, PoolError::is_loss, &io)? else { continue };
+            let Some(in_runs) = finder.find_past(id, &mut lost, PoolError::is_loss, &io)? else {
+                self.shared.store.silence().map_or(Ok(()), Err)?;
+                unknown += 1;
+                continue;
+            };
             let mut map = self.shared.store.map.lock();
             let Some(entry) = Entry::of(&map.now(id, in_runs)) else { continue };
             let is_alias = matches!(entry.location, Location::Alias(_));
@@ -59,7 +63,7 @@ impl Pool {
                 self.shared.duplicates.forget(id);
             }
         }
-        Ok(shared)
+        Ok((shared, unknown))
     }
 
     /// Takes records out of the index that nobody shares, all when no dataset wants an index.
@@ -68,14 +72,15 @@ impl Pool {
     /// As [`Pool::shared_among`].
     pub fn forget_fingerprints(&self, records: &[BlockPtr]) -> Result<Tally> {
         self.shared.store.check_writable()?;
-        self.shared_among(records.iter().map(|ptr| ptr.id).collect(), false)?;
-        Ok(Tally { records: records.len() as u64, ..Tally::default() })
+        let (_, unread) = self.shared_among(records.iter().map(|ptr| ptr.id).collect(), false)?;
+        Ok(Tally { records: records.len() as u64, unread, ..Tally::default() })
     }
 
     /// Gives back the index's space, when nobody wants it. It would be built again from the fingerprints that the map
     /// has.
     pub fn drop_unwanted_index(&self) {
         self.wake_or_lay_down();
+        let _turn = self.commit_turn();
         let parts = {
             let mut indexed = self.shared.duplicates.indexed.lock();
             if indexed.index.is_some() || self.wants_index() {
@@ -83,6 +88,7 @@ impl Pool {
             }
             std::mem::take(&mut indexed.parts)
         };
-        self.install_parts_or_suspend(Changes { added: Vec::new(), removed: parts });
+        // A commit goes on with what the tables do not take now.
+        drop(self.install_parts(Changes { added: Vec::new(), removed: parts }));
     }
 }
