@@ -5,6 +5,7 @@ use crate::dataset::{Look, Update};
 use crate::op::Op;
 use crate::pool::{FrontEnd, Pool};
 use crate::{ROOT_DATASET, bed};
+use larder_format::checksum::plain64;
 use larder_format::node::Key;
 use larder_format::{ByteLen, CommitId};
 use larder_sim::{Fault, SimWorld};
@@ -124,7 +125,10 @@ fn bookmarks_that_cannot_be_sent_from_any_more_are_an_event() {
     };
     let entries = 10..4_000;
     for number in entries.clone() {
-        change(&mut |tree| tree.insert(key(number), &[number as u8; 200]).map(|_| true)).unwrap();
+        // Small leaves would be read many at once.
+        let word = |at: u64| plain64(&[number, at].map(u64::to_le_bytes).concat()).to_le_bytes();
+        let value: Vec<u8> = (0..25).flat_map(word).collect();
+        change(&mut |tree| tree.insert(key(number), &value).map(|_| true)).unwrap();
     }
     pool.snapshot(ROOT_DATASET, "s").unwrap();
     let mark = pool.make_bookmark(ROOT_DATASET, BookmarkSource::Snapshot("s"), "m").unwrap();
