@@ -355,7 +355,7 @@ fn note_blurred(shared: &Shared) {
         let mut core = shared.store.core.lock();
         core.traced = core.open_commit.next();
     }
-    // Who counts on a bookmark is to know before it is needed.
+    // People who count on a bookmark are to know before it is needed.
     shared.store.event(Event::new(Class::Data).text(NO_LONGER_SENDABLE));
 }
 

@@ -8,7 +8,7 @@
 use larder_format::property::{PropertyRecord, PropertySource};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was done about a property on a dataset itself.
+/// State of a property on a dataset itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Here {
     /// Nothing: a received value has effect, else the parent's.
@@ -67,7 +67,7 @@ impl OwnProperties {
         Self { local: one(&self.local), received: one(&self.received), masked }
     }
 
-    /// What was done about a property here.
+    /// State of a property here.
     pub fn here(&self, name: &str) -> Here {
         match self.local.get(name) {
             Some(value) => Here::Set(value.clone()),
@@ -76,7 +76,7 @@ impl OwnProperties {
         }
     }
 
-    /// What the tables say of one property: of what was done here, and of what streams brought.
+    /// Entries of the tables for one property: of what was done here, and of what streams brought.
     pub(crate) fn entries(&self, name: &str) -> [(PropertySource, Option<PropertyRecord>); 2] {
         let record = |value: String, source| PropertyRecord { name: name.to_owned(), value, source };
         let here = match self.here(name) {
@@ -114,7 +114,7 @@ impl OwnProperties {
         }
     }
 
-    /// What the tables say of them.
+    /// Entries of the tables for all of them.
     pub(crate) fn records(&self) -> impl Iterator<Item = PropertyRecord> {
         let record = |source| {
             move |(name, value): (&String, &String)| PropertyRecord {

@@ -11,9 +11,9 @@
 //! not below one is told whole. An extent tells whether the earlier snapshot had its record at this place; if it had,
 //! nothing is read. What it had elsewhere, and the later one has not where it was written for, is sent again.
 //!
-//! **Reading ahead.** While a chunk is checked and goes out the records of the next one are read.
+//! **Reading ahead.** While a chunk is checked and goes out the records of the next ones are read.
 //!
-//! Memory: two chunks, and what is remembered.
+//! Memory: four chunks, and what is remembered.
 
 use crate::error::StreamError;
 use crate::wire::{Begin, Cover, End, Item, Place, Stored};
@@ -35,6 +35,8 @@ const REMEMBERED: usize = 1 << 18;
 const ITEMS: usize = 2048;
 /// Stored bytes of a chunk, from which on it ends.
 const BYTES: u64 = 4 << 20;
+/// Chunks whose records are being read beside the one at hand: a slow moment of a device holds nothing up.
+const AHEAD: usize = 3;
 /// Nodes that are read at a time.
 const NODES: usize = 8;
 
@@ -153,8 +155,8 @@ pub struct Send<'a> {
     moved: Option<HashMap<BlockId, Known>>,
     /// Everything up to this key is there already.
     position: Option<Key>,
-    /// The chunk after the one that was asked for last.
-    ahead: Option<Coming>,
+    /// The chunks after the one that was asked for last.
+    ahead: VecDeque<Coming>,
     sent: Sent,
 }
 
@@ -183,7 +185,7 @@ impl<'a> Send<'a> {
             order: VecDeque::new(),
             moved: None,
             position,
-            ahead: None,
+            ahead: VecDeque::new(),
             sent: Sent::default(),
         }
     }
@@ -221,12 +223,12 @@ impl<'a> Send<'a> {
     /// # Errors
     /// When a node or record cannot be read.
     pub fn chunk(&mut self) -> Result<Option<Vec<Item>>, StreamError> {
-        let coming = match self.ahead.take() {
-            Some(coming) => Some(coming),
-            None => self.coming()?,
-        };
-        let Some(coming) = coming else { return Ok(None) };
-        self.ahead = self.coming()?;
+        while self.ahead.len() <= AHEAD
+            && let Some(coming) = self.coming()?
+        {
+            self.ahead.push_back(coming);
+        }
+        let Some(coming) = self.ahead.pop_front() else { return Ok(None) };
         let items = self.items(coming)?;
         self.sent.end.items += items.len() as u64;
         for item in &items {

@@ -459,7 +459,17 @@ impl Frame {
     }
 }
 
+/// Bytes of an item without what has a length of its own, at most.
+const ITEM_MOST: usize = 64;
+
 fn put_items(out: &mut Vec<u8>, items: &[Item]) {
+    let room = |item: &Item| match item {
+        Item::Put(_, value) => value.len(),
+        Item::Data(_, _, stored) => stored.payload.len(),
+        _ => 0,
+    };
+    // A vector that grows is copied each time.
+    out.reserve(items.iter().map(|item| ITEM_MOST + room(item)).sum::<usize>() + FRAME_SUM);
     out.extend_from_slice(&(items.len() as u32).to_le_bytes());
     let put_cover = |out: &mut Vec<u8>, cover: &Cover| {
         for number in [cover.len, cover.block_offset, cover.logical] {

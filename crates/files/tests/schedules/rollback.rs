@@ -1,5 +1,5 @@
-//! A dataset goes back to a snapshot while somebody looks into a newer one that was destroyed: it is refused by name, or
-//! done, and in between nothing waits for the reader by trying over and over.
+//! A dataset goes back to a snapshot while somebody looks into a newer one that was destroyed: it is refused by name,
+//! or done, and in between nothing waits for the reader by trying over and over.
 
 use crate::bed::Bed;
 use crate::cuts::{Tasks, attach, committing, explore, rest, task};

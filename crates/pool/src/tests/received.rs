@@ -1,4 +1,4 @@
-//! What streams bring, beside what is set here.
+//! Properties that streams bring, beside those that are set here.
 
 use crate::property::parse_dataset;
 use crate::{Here, OwnProperties, Pool, PropertySource, ROOT_DATASET, bed};

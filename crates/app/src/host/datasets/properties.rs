@@ -125,7 +125,7 @@ struct Before {
     values: Vec<Value>,
 }
 
-/// What was done about a property of a dataset.
+/// State of a property of a dataset, as it was set there.
 struct Value {
     id: DatasetId,
     property: String,

@@ -441,7 +441,7 @@ impl Coming<'_> {
         };
         let record = pool.received(target).filter(|record| record.resumable);
         if let (Some(record), Some(why)) = (record, why) {
-            // What goes on by a token brings none. A limit could stop the rest.
+            // A stream that goes on by a token brings none. A limit could stop the rest.
             if made {
                 self.receive_properties(target, begin, false)?;
             }
@@ -521,7 +521,7 @@ impl Coming<'_> {
         }
         let dataset = pool.dataset(target).ok_or_else(|| ApiError::no_such_dataset(&full))?;
         let mut masked: BTreeSet<_> = self.request.without.iter().cloned().collect();
-        // Who let one have effect did so knowing that one.
+        // A place that somebody let have effect was that one alone.
         let known = dataset.own_properties();
         let places = PLACES.into_iter().filter(|name| known.received().get(*name) != brought.get(*name));
         masked.extend(places.map(str::to_owned));
@@ -530,7 +530,7 @@ impl Coming<'_> {
         Ok(())
     }
 
-    /// What came with a snapshot, and what was asked for.
+    /// Properties and holds that came with a snapshot, and properties that were asked for.
     fn set_properties(&mut self, target: DatasetId, begin: &Begin, record: &SnapshotRecord) -> Result<()> {
         self.receive_properties(target, begin, true)?;
         let pool = &self.live.pool;
@@ -554,8 +554,8 @@ impl Coming<'_> {
     }
 }
 
-/// Tells of what a stream says and cannot be here: a limit that does not fit, or a value that cannot be, is no reason to
-/// refuse the data.
+/// Tells of a part of a stream that cannot be here: a limit that does not fit, or a value that cannot be, is no reason
+/// to refuse the data.
 fn passed_over(full: &str, name: &str, error: &dyn std::fmt::Display) {
     tracing::warn!("{full}: {} of the stream is not set: {error}", name.escape_default());
 }

@@ -119,7 +119,7 @@ fn a_backup_is_brought_back_with_what_it_was_received_with() {
     bed.bring(sent("tank/a@1", None), into("tank/b"));
     bed.host.fs_set(set(&["tank/b"], &[("compression", "gzip"), ("readonly", "on")])).unwrap();
     bed.bring(Send { backup: true, ..sent("tank/b@1", None) }, into("tank/c"));
-    // What was set where it was made is not its backup's.
+    // A dataset that never received any has none to bring back.
     bed.bring(Send { backup: true, ..sent("tank/a@1", None) }, into("tank/e"));
     assert_eq!(bed.told("tank/e", "compression"), is("lz4", None, Source::Default));
     assert_eq!(bed.told("tank/c", "compression"), is("zstd", Some("zstd"), Source::Received));
@@ -135,7 +135,8 @@ fn a_backup_is_brought_back_with_what_it_was_received_with() {
 fn a_new_dataset_whose_stream_goes_on_by_a_token_keeps_what_the_first_part_said() {
     let bed = Bed::new();
     let live = bed.tank(&["tank/a"]);
-    let properties = [("compression", "zstd"), ("org.example:a", "1"), ("quota", "16M"), ("readonly", "on")];
+    let properties =
+        [("compression", "zstd"), ("org.example:a", "1"), ("quota", "16777216"), ("readonly", "on")];
     bed.host.fs_set(set(&["tank/a"], &properties)).unwrap();
     bed.snap("tank/a@1");
     let stream = bed.stream(sent("tank/a@1", None));
