@@ -17,7 +17,6 @@ use std::sync::Arc;
 const DATASETS: usize = 8;
 
 /// The base of an increment, at the sender.
-#[expect(clippy::large_enum_variant, reason = "one at a time")]
 enum From {
     Nothing,
     Snapshot(Box<SnapshotView>),
