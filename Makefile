@@ -81,6 +81,7 @@ mutants:
 	$(MUTATED) --test schedules mutants -- --nocapture
 	$(MUTATED) --test volume panic
 	$(MUTATED) --test streams mutants
+	$(MUTATED) --test everything mutants -- --nocapture
 
 real:
 	@scripts/need.sh $(REAL_NEEDS)
@@ -140,6 +141,7 @@ soak-cuts:
 soak-seeds: export LARDER_SEEDS := 200000
 soak-seeds:
 	$(SOAK_TEST) --test reclaim -- --nocapture
+	LARDER_EVERYTHING=20000 $(SOAK_TEST) --test everything meets -- --nocapture
 
 soak-torture: export LARDER_TORTURE := 20000
 soak-torture: export LARDER_SUBSETS := all

@@ -224,6 +224,35 @@ check "and nothing stays" test "$(names here tank/kept | tr '\n' ' ')" = "p5 "
 check "a copy of the properties has none of it" bash -c "'$LARDER' fs snapshot tank/work@props; '$LARDER' fs send -p tank/work@props | '$LARDER' fs receive tank/props"
 check "none" test -z "$(here fs get -H -s local -o property all tank/props | grep replicated)"
 
+# What was renamed out of a tree is told each time, with the command that lets go of it.
+for name in "" /stays "/goes off" /ends; do here fs create "tank/tree$name"; done
+check "a tree" says "in full" replicate -r tank/tree nas:attic/tree
+here fs rename "tank/tree/goes off" "tank/gone off" && here fs rename tank/tree/ends tank/ends
+for _ in 1 2; do
+    replicate -r tank/tree nas:attic/tree >"$BED/out/said" 2>&1
+    check "renamed is told" grep -q "^tank/gone off: renamed out of tank/tree, is not replicated any more" "$BED/out/said"
+done
+check "and in JSON" test "$(replicate -j -n -r tank/tree nas:attic/tree 2>/dev/null | python3 -c 'import json, sys; print(*json.load(sys.stdin)["moved_out"])')" = "tank/ends tank/gone off"
+forget=$(sed -n "s/^  to let go of them: larder \(.*'tank\/gone off'.*\)/\1/p" "$BED/out/said")
+held() { here fs holds -H "$1@$(names here "$1" | tail -1)" | wc -l; }
+check "it is held" test "$(held "tank/gone off")" -gt 0
+eval "here $forget" >/dev/null
+check "the command lets go of it" test "$(held "tank/gone off")" = 0
+check "the rest of the tree too" says "tank/ends -> nas:attic/tree/ends: nothing is held" replicate --forget -r tank/tree nas:attic/tree
+check "nothing is left" test "$(held tank/ends),$(held tank/tree/stays)" = 0,0
+check "and nothing is told" bash -c "! '$LARDER' fs replicate -n -r tank/tree tank/copy 2>&1 | grep renamed"
+
+# Names that are too many for one command.
+for n in $(seq 30); do here fs create "tank/tree/many$n"; done
+lines() { replicate --line-max 300 --keep 0 -r tank/tree nas:attic/many; }
+check "many at once" says "in full" lines
+for _ in 1 2 3; do
+    for n in $(seq 30); do echo "$RANDOM" >"$MNT/tree/many$n/f"; done
+    lines >/dev/null
+done
+check "of one moment" test "$(here fs get -H -r -t snapshot -o value createtxg tank/tree | sort | uniq -c | sort -n | tail -1 | awk '{print $1}')" -ge 30
+check "and the old ones go" test "$(names here tank/tree/many7 | wc -l)" = 1
+
 # fs send to a target.
 here fs create tank/sent && noise 40M >"$MNT/sent/f" && here fs snapshot tank/sent@1
 check "send" send tank/sent@1 nas:attic/sent

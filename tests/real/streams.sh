@@ -161,6 +161,25 @@ check "what was sent is good without it" zfs receive attic/marks <"$BED/out/stre
 equal "and again" "$M" "$N"
 zfs destroy -r tank/marks && zfs destroy -r attic/marks
 
+# Properties are received, beside those that are set here.
+zfs create -o compression=zstd -o org.example:a=1 -o mountpoint="$BED/elsewhere" tank/props && zfs snapshot tank/props@a
+told() { zfs get -Hpo value,received,source "$1" attic/props | tr '\t' ' '; }
+check "properties come" bash -c "'$LARDER' fs send -p tank/props@a | '$BED/links/zfs' receive -o atime=off -x org.example:a attic/props"
+check "received" test "$(told compression)" = "zstd zstd received"
+check "masked" test "$(told org.example:a)" = "- 1 -"
+check "set" test "$(told atime)" = "off - local"
+check "a mount point has no effect" test "$(told mountpoint)" = "$BED/mnt2/props $BED/elsewhere inherited from attic"
+zfs set compression=lz4 attic/props
+check "what is set comes first" test "$(told compression)" = "lz4 zstd local"
+zfs inherit -S compression attic/props && zfs inherit -S org.example:a attic/props
+check "and goes again" test "$(told compression),$(told org.example:a)" = "zstd zstd received,1 1 received"
+check "by source" test "$(zfs get -Ho property -s received all attic/props | sort | tr '\n' ' ')" = "compression org.example:a "
+check "of all columns" test "$("$LARDER" fs get -o all atime attic/props | head -1 | tr -s ' ')" = "NAME PROPERTY VALUE RECEIVED SOURCE"
+zfs set compression=lz4 attic/props
+check "brought back" bash -c "'$LARDER' fs send -b attic/props@a | '$BED/links/zfs' receive tank/back"
+check "as it was received" test "$(zfs get -Hpo value,source compression tank/back | tr '\t' ' ')" = "zstd received"
+zfs destroy -r tank/props && zfs destroy -r attic/props && zfs destroy -r tank/back
+
 # A package, with a child, a clone and properties.
 zfs create -o compression=zstd -o org:x=y tank/work/child && echo child >"$W/child/file"
 zfs clone tank/work@tuesday tank/work/clone && echo clone >"$W/clone/own"

@@ -123,11 +123,7 @@ impl Engine for MemoryEngine {
     }
 
     fn pool_get(&self, request: pool::Get) -> Result<Items> {
-        let property = |name: &String| PropertyValue {
-            name: name.clone(),
-            value: "1073741824".into(),
-            source: Source::None,
-        };
+        let property = |name: &String| PropertyValue::new(name, "1073741824", Source::None);
         let properties: Vec<_> = request.properties.iter().map(property).collect();
         let item = |name| Item { name, kind: ItemKind::Pool, properties: properties.clone() };
         Ok(Items { items: self.asked(&request.names)?.into_iter().map(item).collect() })
@@ -408,11 +404,7 @@ impl Engine for MemoryEngine {
             name: name.clone(),
             kind: if name.contains('@') { ItemKind::Snapshot } else { ItemKind::Filesystem },
             properties: (properties.iter())
-                .map(|(name, value)| PropertyValue {
-                    name: name.clone(),
-                    value: value.clone(),
-                    source: Source::Local,
-                })
+                .map(|(name, value)| PropertyValue::new(name, value, Source::Local))
                 .collect(),
         };
         Ok(Items { items: chosen.map(item).collect() })

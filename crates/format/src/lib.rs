@@ -14,6 +14,7 @@ pub mod ledger;
 pub mod log;
 pub mod node;
 pub mod ops;
+pub mod property;
 pub mod root;
 pub mod run;
 pub mod segment;

@@ -9,6 +9,7 @@ use crate::field::Field;
 use crate::ids::ensure_countable;
 use crate::items::{MAX_DATASET, NAME_SALT_LEN};
 use crate::node::Key;
+use crate::property::PropertySource;
 use crate::segment::Slot;
 use crate::{
     BlockId, BlockPtr, CommitId, Corrupt, DatasetId, DeviceGuid, DeviceIndex, Reason, SegmentId, SlotIndex,
@@ -135,9 +136,10 @@ impl Table {
     pub fn piece_key(self, id: u64, piece: u64) -> Key {
         Key { object: (self as u64) << WITHIN_BITS | piece, kind: TABLE_KIND, offset: id }
     }
-    /// The key of a property of `dataset`.
-    pub fn property_key(dataset: DatasetId, name: &str) -> Key {
-        let offset = twox_hash::XxHash3_64::oneshot(name.as_bytes());
+    /// The key of a property of `dataset`: what a stream brought has another than what was set here.
+    pub fn property_key(dataset: DatasetId, name: &str, source: PropertySource) -> Key {
+        let seed = u64::from(source == PropertySource::Received);
+        let offset = twox_hash::XxHash3_64::oneshot_with_seed(seed, name.as_bytes());
         Key { object: (Self::Properties as u64) << WITHIN_BITS | dataset.get(), kind: TABLE_KIND, offset }
     }
     /// The key of segment `id`.
@@ -831,55 +833,4 @@ impl HoldRecord {
 /// Whether a hold can have this name.
 pub fn is_tag(tag: &str) -> bool {
     (1..=TAG_MAX).contains(&tag.len()) && !tag.chars().any(char::is_control)
-}
-
-layout! {
-    /// The fixed part of a [`PropertyRecord`]; name and value follow.
-    pub struct PropertyHead[8] {
-        /// Bytes of the name.
-        name_len: u16 = 0,
-        /// A [`PropertySource`].
-        source: u8 = 2,
-    }
-}
-
-/// Where a property that is set comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum PropertySource {
-    /// Somebody set it here.
-    Local = 1,
-    /// A stream brought it; one that was set here comes first.
-    Received = 2,
-}
-
-/// A property set on a dataset or on the pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PropertyRecord {
-    /// Its name.
-    pub name: String,
-    /// Its value, as people write it.
-    pub value: String,
-}
-
-impl PropertyRecord {
-    /// The record's bytes: head, name, value.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![0; PropertyHead::SIZE];
-        PropertyHead { name_len: self.name.len() as u16, source: PropertySource::Local as u8 }.put(&mut out);
-        out.extend_from_slice(self.name.as_bytes());
-        out.extend_from_slice(self.value.as_bytes());
-        out
-    }
-
-    /// Reads a record.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
-        let bad = |reason| Corrupt::new("property record", reason);
-        let head = PropertyHead::get(bytes).ok_or(bad(Reason::Short))?;
-        ensure(head.source == PropertySource::Local as u8, "received properties", Reason::Feature)?;
-        let rest = &bytes[PropertyHead::SIZE..];
-        let (name, value) = rest.split_at_checked(head.name_len.into()).ok_or(bad(Reason::Short))?;
-        let text = |bytes| std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| bad(Reason::Range));
-        Ok(Self { name: text(name)?, value: text(value)? })
-    }
 }

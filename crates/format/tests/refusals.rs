@@ -8,6 +8,7 @@ use larder_format::label::{Features, GroupRule, LABEL_AREA, Label, LayoutKind, l
 use larder_format::log::{decode_op, encode_op};
 use larder_format::node::{Inner, Key, Node};
 use larder_format::ops::{Link, LogOp};
+use larder_format::property::{PropertyRecord, PropertySource};
 use larder_format::root::{
     DeviceKind, DeviceState, Root, RootDevice, RootGroup, RootGroupEntry, RootHead, RootImport,
 };
@@ -17,7 +18,7 @@ use larder_format::segment::{
     stripe_header_len,
 };
 use larder_format::tables::{
-    ATTACHED_MAX, BadSlotRecord, DatasetRecord, HoldRecord, PropertyRecord, SnapshotRecord, TABLE_KIND, Table,
+    ATTACHED_MAX, BadSlotRecord, DatasetRecord, HoldRecord, SnapshotRecord, TABLE_KIND, Table,
 };
 use larder_format::*;
 
@@ -456,8 +457,14 @@ fn what_later_versions_keep_in_tables_logs_and_blocks_is_refused_by_name() {
     assert_eq!(snapshot(136), "holds of snapshots: unsupported feature");
     assert_eq!(snapshot(140), "clones of snapshots: unsupported feature");
     assert_eq!(snapshot(145), "flags of snapshots: unsupported feature");
-    let property = PropertyRecord { name: "atime".into(), value: "off".into() }.encode();
-    assert_eq!(told(PropertyRecord::decode(&with(property, 2))), "received properties: unsupported feature");
+    let property = PropertyRecord::local("atime", "off").encode();
+    let property = |source: u8| PropertyRecord::decode(&[&property[..2], &[source], &property[3..]].concat());
+    assert_eq!(property(PropertySource::Received as u8).unwrap().source, PropertySource::Received);
+    let masked = property(PropertySource::Masked as u8).unwrap_err();
+    assert_eq!(masked.reason, Reason::Range, "a mask has no value");
+    for source in [0, 4, 255] {
+        assert_eq!(told(property(source)), "a source of properties: unsupported feature");
+    }
     let op = encode_op(OpSeq::new(7), DatasetId::new(1), b"op");
     assert_eq!(decode_op(&op), Ok((OpSeq::new(7), DatasetId::new(1), &b"op"[..])));
     assert_eq!(told(decode_op(&with(op, 16))), "sealed operations in the log: unsupported feature");

@@ -123,7 +123,7 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
         tables::SnapshotHead,
         tables::FreeingRecord,
         tables::HoldHead,
-        tables::PropertyHead,
+        property::PropertyHead,
         tables::BadSlotRecord,
         tables::RemainsRecord,
         tables::ReceivingHead,

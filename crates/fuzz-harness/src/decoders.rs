@@ -18,6 +18,7 @@ use larder_format::ledger::{CommandRecord, DamageRecord, EventRecord};
 use larder_format::log::LogRecord;
 use larder_format::node::Node;
 use larder_format::ops::LogOp;
+use larder_format::property::PropertyRecord;
 use larder_format::root::{Root, RootHead};
 use larder_format::run::{
     LazyPage, PageCursor, PageHead, RunDescriptor, RunPage, decode_index_page, encode_index_page,
@@ -27,8 +28,7 @@ use larder_format::segment::{
     encode_descriptor, stripe_header_len,
 };
 use larder_format::tables::{
-    BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, ReceivingRecord, RemainsRecord,
-    SnapshotRecord,
+    BadSlotRecord, DatasetRecord, FreeingRecord, ReceivingRecord, RemainsRecord, SnapshotRecord,
 };
 use larder_format::trash::TrashRecord;
 use larder_format::{BLOCK_STEP, BlockId, CommitId, Incarnation, Place, SegmentId};

@@ -12,6 +12,7 @@ use larder_format::ledger::{CommandRecord, DamageKind, DamageRecord, EventRecord
 use larder_format::log::LogRecord;
 use larder_format::node::{Inner, Key, Leaf, Node};
 use larder_format::ops::{Create, Link, LogOp, Rename, Resize, SetAttr, SetXattr, Unlink, Write, Zero};
+use larder_format::property::{PropertyRecord, PropertySource};
 use larder_format::root::{DeviceKind, DeviceState, Root, RootDevice, RootGroup, RootImport};
 use larder_format::run::{
     Delta, Footprint, Marks, PageBuilder, PageRef, Places, RunDescriptor, RunId, Target, encode_index_page,
@@ -21,8 +22,7 @@ use larder_format::segment::{
     encode_descriptor, stripe_header_len,
 };
 use larder_format::tables::{
-    BadSlotRecord, DatasetRecord, FreeingRecord, PropertyRecord, ReceivingRecord, RemainsRecord,
-    SnapshotRecord,
+    BadSlotRecord, DatasetRecord, FreeingRecord, ReceivingRecord, RemainsRecord, SnapshotRecord,
 };
 use larder_format::trash::TrashRecord;
 use larder_format::*;
@@ -687,8 +687,14 @@ pub fn damages() -> Vec<Vec<u8>> {
 }
 
 pub fn properties() -> Vec<Vec<u8>> {
-    let record = |name: &str, value: &str| PropertyRecord { name: name.into(), value: value.into() };
-    vec![record("", "").encode(), record("compression", "zstd-3").encode()]
+    let record = |name: &str, value: &str, source| {
+        PropertyRecord { name: name.into(), value: value.into(), source }.encode()
+    };
+    vec![
+        record("", "", PropertySource::Local),
+        record("compression", "zstd-3", PropertySource::Received),
+        record("compression", "", PropertySource::Masked),
+    ]
 }
 
 /// Codec, plain length (u24), payload.

@@ -24,6 +24,7 @@
 //! Nothing of this is on disk but the limits, as properties, and each dataset's `referenced`: accounts are
 //! opened from committed state.
 
+use crate::own::OwnProperties;
 use crate::property::{LIMIT_MAX, format_size};
 use larder_format::DatasetId;
 use larder_store::stripe;
@@ -63,10 +64,10 @@ impl Limits {
     pub const NAMES: [&str; 4] = ["quota", "refquota", "reservation", "refreservation"];
 
     /// The limits among a dataset's own properties.
-    pub(crate) fn of(local: &BTreeMap<String, String>) -> Self {
+    pub(crate) fn of(own: &OwnProperties) -> Self {
         let mut limits = Self::default();
         for name in Self::NAMES {
-            let value = local.get(name).and_then(|value| value.parse().ok());
+            let value = own.get(name).and_then(|(value, _)| value.parse().ok());
             *limits.field(name) = value.unwrap_or(0).min(LIMIT_MAX);
         }
         limits

@@ -4,14 +4,16 @@ use crate::accounts::{Limits, is_limit, parse_limit};
 use crate::assemble::default_settings;
 use crate::create::{check_name, check_record_size};
 use crate::dataset::{Dataset, ROOT_DATASET, settings_from};
+use crate::own::{Here, OwnProperties};
 use crate::pool::Pool;
 use crate::property::{self, device_timeout};
 use larder_format::items::MAX_DATASET;
-use larder_format::node::MAX_VALUE;
-use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
+use larder_format::node::{Key, MAX_VALUE};
+use larder_format::property::{self as stored, PropertyRecord};
+use larder_format::tables::{DatasetRecord, Table};
 use larder_format::{BlockId, DatasetId};
 use larder_store::{PoolError, Refusal, Result, TableNodes};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Dataset id of the pool's own properties.
@@ -31,9 +33,11 @@ pub struct Effective {
 pub enum PropertySource {
     /// Set on the dataset.
     Local,
+    /// Brought by a stream.
+    Received,
     /// Not set anywhere.
     Default,
-    /// Set on this ancestor.
+    /// Set on this ancestor, or brought to it by a stream.
     Inherited(DatasetId),
 }
 
@@ -152,12 +156,9 @@ impl Pool {
         for (property, value) in &properties {
             self.store_property(id, property, value).inspect_err(|_| self.shared.accounts.close(id))?;
         }
-        let dataset = Dataset::new(
-            Arc::downgrade(&self.shared),
-            record,
-            properties,
-            default_settings(&self.shared.store),
-        );
+        let own = OwnProperties::of_new(properties);
+        let dataset =
+            Dataset::new(Arc::downgrade(&self.shared), record, own, default_settings(&self.shared.store));
         dataset.state.write().changed = true;
         let dataset = Arc::new(dataset);
         datasets.insert(id, Arc::clone(&dataset));
@@ -171,9 +172,10 @@ impl Pool {
         let Some(dataset) = self.datasets.write().remove(&id) else { return };
         self.shared.accounts.close(id);
         let mut tables = self.tables.lock();
-        for name in dataset.local_properties().keys() {
+        for record in dataset.own_properties().records() {
+            let key = Table::property_key(id, &record.name, record.source);
             // The leaf was just changed, and is in memory.
-            drop(tables.remove(&TableNodes(&self.shared.store), &Table::property_key(id, name)));
+            drop(tables.remove(&TableNodes(&self.shared.store), &key));
         }
     }
 
@@ -236,40 +238,118 @@ impl Pool {
     /// # Errors
     /// When a quota is less than what is used, or a reservation more than what is free.
     pub fn set_property(&self, id: DatasetId, name: &str, value: &str) -> Result<()> {
-        let _op = self.enter()?;
-        let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
-        if is_limit(name) {
-            let limit = parse_limit(name, value)?;
-            self.set_limit(id, dataset.settings().record_size, name, limit)?;
-            if limit == 0 {
-                return self.drop_property(&dataset, name);
-            }
+        if is_limit(name) && parse_limit(name, value)? == 0 {
+            return self.inherit_property(id, name);
         }
-        self.store_property(id, name, value)?;
-        dataset.local.write().insert(name.to_owned(), value.to_owned());
-        dataset.state.write().changed = true;
-        self.refresh_settings();
-        Ok(())
+        self.set_here(id, name, Here::Set(value.to_owned()))
     }
 
-    /// Takes a dataset's own value of a property away.
+    /// Takes a dataset's own value of a property away; one that a stream brought stays, and has no effect.
+    ///
+    /// # Errors
+    /// When there is no such dataset.
     pub fn inherit_property(&self, id: DatasetId, name: &str) -> Result<()> {
-        let _op = self.enter()?;
         let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
-        if is_limit(name) {
-            self.set_limit(id, dataset.settings().record_size, name, 0)?;
-        }
-        self.drop_property(&dataset, name)
+        let own = dataset.own_properties();
+        let is_over_something = own.received().contains_key(name) || own.here(name) == Here::Masked;
+        self.set_here(id, name, if is_over_something { Here::Masked } else { Here::Nothing })
     }
 
-    fn drop_property(&self, dataset: &Dataset, name: &str) -> Result<()> {
-        self.tables
-            .lock()
-            .remove(&TableNodes(&self.shared.store), &Table::property_key(dataset.id(), name))?;
-        dataset.local.write().remove(name);
-        dataset.state.write().changed = true;
+    /// Does this about a property on a dataset.
+    ///
+    /// # Errors
+    /// As [`Pool::set_property`].
+    pub fn set_here(&self, id: DatasetId, name: &str, here: Here) -> Result<()> {
+        let _op = self.enter()?;
+        let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
+        self.change_own(&dataset, name, |own| own.set_here(name, here.clone()))?;
         self.refresh_settings();
         Ok(())
+    }
+
+    /// A stream brought these properties to a dataset, in their exact form: they are in place of all that streams
+    /// brought before, and nothing that was set here is touched. Those that are `masked` have no effect, unless
+    /// something was set here. All is in one commit. Gives those that cannot be here, which stay as they were.
+    ///
+    /// # Errors
+    /// When there is no such dataset.
+    pub fn receive_properties(
+        &self,
+        id: DatasetId,
+        brought: &BTreeMap<String, String>,
+        masked: &BTreeSet<String>,
+    ) -> Result<Vec<(String, PoolError)>> {
+        let _op = self.enter()?;
+        let dataset = self.dataset(id).ok_or_else(|| PoolError::NotFound(format!("dataset {id}")))?;
+        let before = dataset.own_properties();
+        let gone = before.received().keys().filter(|name| !brought.contains_key(*name));
+        let mut left: Vec<_> = gone.map(|name| (name, None)).collect();
+        left.extend(brought.iter().map(|(name, value)| (name, Some(value))));
+        let mut refused = Vec::new();
+        // A limit may have to wait for another that it bounds.
+        for _ in 0..2 {
+            refused.clear();
+            left.retain(|(name, value)| {
+                let changed = self.change_own(&dataset, name, |own| {
+                    if value.is_some() && masked.contains(*name) && own.here(name) == Here::Nothing {
+                        own.set_here(name, Here::Masked);
+                    }
+                    own.set_received(name, value.cloned());
+                });
+                changed.map_err(|error| refused.push(((*name).clone(), error))).is_err()
+            });
+        }
+        self.refresh_settings();
+        Ok(refused)
+    }
+
+    /// Changes a dataset's own values of one property, within an operation.
+    fn change_own(&self, dataset: &Dataset, name: &str, change: impl Fn(&mut OwnProperties)) -> Result<()> {
+        let before = dataset.own.read().of_one(name);
+        let mut after = before.clone();
+        change(&mut after);
+        let entries = before.entries(name).into_iter().zip(after.entries(name));
+        let changed = entries
+            .filter(|(before, after)| before != after)
+            .map(|(_, (source, record))| (Table::property_key(dataset.id(), name, source), source, record));
+        let changed: Vec<_> = changed.collect();
+        if changed.is_empty() {
+            return Ok(());
+        }
+        for (key, source, _) in &changed {
+            self.check_not_alike(key, name, *source)?;
+        }
+        if name == "recordsize" {
+            // Also what only has effect once nothing is set here.
+            let mut values = [after.local(), after.received()].into_iter().filter_map(|all| all.get(name));
+            values.try_for_each(|value| check_record_size(value, self.shared.store.max_record()))?;
+        }
+        // A quota that stays may be less than is used.
+        if is_limit(name) && before.get(name) != after.get(name) {
+            let limit = after.get(name).map_or(Ok(0), |(value, _)| parse_limit(name, value))?;
+            self.set_limit(dataset.id(), dataset.settings().record_size, name, limit)?;
+        }
+        let changes = changed.into_iter().map(|(key, _, record)| (key, record.map(|record| record.encode())));
+        let changes: Vec<_> = changes.collect();
+        changes.iter().filter_map(|(_, record)| record.as_ref()).try_for_each(|it| check_length(name, it))?;
+        self.change_tables(&changes)?;
+        change(&mut dataset.own.write());
+        dataset.state.write().changed = true;
+        Ok(())
+    }
+
+    /// Refuses a property whose entry another one has: its name only hashes alike, and whoever sends a stream may have
+    /// chosen it so.
+    fn check_not_alike(&self, key: &Key, name: &str, source: stored::PropertySource) -> Result<()> {
+        let found = self.tables.lock().get(&TableNodes(&self.shared.store), key)?;
+        let Some(record) = found.map(|value| PropertyRecord::decode(&value)).transpose()? else {
+            return Ok(());
+        };
+        let received = stored::PropertySource::Received;
+        if record.name == name && (record.source == received) == (source == received) {
+            return Ok(());
+        }
+        Err(PoolError::Exists(format!("a property whose name hashes as that of '{name}': '{}'", record.name)))
     }
 
     /// Opens the account of a dataset that is being made.
@@ -325,13 +405,10 @@ impl Pool {
         if name == "recordsize" {
             check_record_size(value, self.shared.store.max_record())?;
         }
-        let record = PropertyRecord { name: name.to_owned(), value: value.to_owned() }.encode();
-        if record.len() > MAX_VALUE {
-            return Err(PoolError::Invalid(format!(
-                "the value of '{name}' is longer than {MAX_VALUE} bytes"
-            )));
-        }
-        self.tables.lock().insert(&TableNodes(&self.shared.store), Table::property_key(id, name), &record)?;
+        let record = PropertyRecord::local(name, value).encode();
+        check_length(name, &record)?;
+        let key = Table::property_key(id, name, stored::PropertySource::Local);
+        self.tables.lock().insert(&TableNodes(&self.shared.store), key, &record)?;
         Ok(())
     }
 
@@ -342,10 +419,13 @@ impl Pool {
         let inherited = known.map_or_else(|| property::is_user(name), |known| known.inherited);
         let mut at = self.dataset(id)?;
         loop {
-            if let Some(value) = at.local.read().get(name) {
-                let source =
-                    if at.id() == id { PropertySource::Local } else { PropertySource::Inherited(at.id()) };
-                return Some(Effective { value: value.clone(), source });
+            if let Some((value, is_received)) = at.own.read().get(name) {
+                let source = match is_received {
+                    _ if at.id() != id => PropertySource::Inherited(at.id()),
+                    true => PropertySource::Received,
+                    false => PropertySource::Local,
+                };
+                return Some(Effective { value: value.to_owned(), source });
             }
             if !inherited || at.id() == ROOT_DATASET {
                 break;
@@ -405,5 +485,13 @@ impl Pool {
         if let Some(timeout) = device_timeout(&self.properties.read()) {
             self.shared.store.members.iter().for_each(|member| member.set_timeout(timeout));
         }
+    }
+}
+
+/// Refuses a record that has no place in a node.
+fn check_length(name: &str, record: &[u8]) -> Result<()> {
+    match record.len() <= MAX_VALUE {
+        true => Ok(()),
+        false => Err(PoolError::Invalid(format!("the value of '{name}' is longer than {MAX_VALUE} bytes"))),
     }
 }

@@ -68,9 +68,9 @@ impl Pool {
         let own = properties.remove(&DatasetId::new(0)).unwrap_or_default();
         let (mut datasets, mut destroyed) = (Datasets::new(), Datasets::new());
         for record in records {
-            let (id, local) = (record.id, properties.remove(&record.id).unwrap_or_default());
+            let (id, own) = (record.id, properties.remove(&record.id).unwrap_or_default());
             let of = if record.destroyed { &mut destroyed } else { &mut datasets };
-            of.insert(id, Arc::new(Dataset::new(Arc::downgrade(&shared), record, local, settings)));
+            of.insert(id, Arc::new(Dataset::new(Arc::downgrade(&shared), record, own, settings)));
         }
         snapshots.iter().for_each(|record| shared.note_high(record.high));
         bookmarks.iter().for_each(|(_, record)| shared.note_high(record.high));
@@ -134,7 +134,7 @@ impl Pool {
             destroyed: Mutex::new(destroyed),
             trashed: Mutex::new(trashed),
             trash: Default::default(),
-            properties: RwLock::new(own),
+            properties: RwLock::new(own.local().clone()),
             front: RwLock::new(None),
             sealing: Default::default(),
             fence: Fence::new(&shared.store),

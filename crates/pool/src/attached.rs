@@ -2,7 +2,8 @@
 
 use larder_format::Timestamp;
 use larder_format::node::Key;
-use larder_format::tables::{HoldRecord, PropertyRecord, SnapshotRecord, Table};
+use larder_format::property::PropertyRecord;
+use larder_format::tables::{HoldRecord, SnapshotRecord, Table};
 use std::collections::BTreeMap;
 
 /// An entry of the tables with its value from now on; without one it goes.
@@ -49,7 +50,7 @@ impl Attached {
     pub(crate) fn changes(&self, record: &SnapshotRecord, are_there: bool) -> Vec<Change> {
         let key = |table: Table, number| table.attached_key(record.dataset, record.high, number);
         let properties = self.properties.iter().map(|(name, (number, value))| {
-            let entry = PropertyRecord { name: name.clone(), value: value.clone() };
+            let entry = PropertyRecord::local(name, value);
             (key(Table::SnapshotProperties, *number), entry.encode())
         });
         let holds = self.holds.iter().map(|(tag, (number, created))| {

@@ -1,13 +1,15 @@
 //! Contents of a pool's tables, decoded and checked against nothing but each other: import makes a pool of them.
 
 use crate::attached::Entry;
+use crate::own::OwnProperties;
 use larder_format::bookmark::BookmarkRecord;
 use larder_format::index::PartDescriptor;
+use larder_format::property::{PropertyRecord, PropertySource};
 use larder_format::run::RunDescriptor;
 use larder_format::segment::SegmentRecord;
 use larder_format::tables::{
-    DatasetRecord, FreeingRecord, HoldRecord, PIECE_MAX, PropertyRecord, ReceivingRecord, RemainsRecord,
-    SECRET_LEN, SnapshotRecord, Table,
+    DatasetRecord, FreeingRecord, HoldRecord, PIECE_MAX, ReceivingRecord, RemainsRecord, SECRET_LEN,
+    SnapshotRecord, Table,
 };
 use larder_format::trash::{TrashKey, TrashRecord};
 use larder_format::{BlockId, Corrupt, DatasetId, Reason};
@@ -63,10 +65,18 @@ pub(crate) struct Contents {
     /// Queue of blocks to be freed.
     pub freeing: FreeingRecord,
     /// Properties by dataset; those of the pool under none.
-    pub properties: BTreeMap<DatasetId, BTreeMap<String, String>>,
+    pub properties: BTreeMap<DatasetId, OwnProperties>,
     /// Entries of tables nothing depends on, by number: who keeps them leaves out what says nothing. Of events and
     /// commands the numbers alone.
     pub kept: Vec<(Table, u64, Vec<u8>)>,
+}
+
+/// A property of a snapshot, or of the pool. What streams bring is set on snapshots, since no later one changes it.
+fn local(record: PropertyRecord) -> Result<PropertyRecord, Corrupt> {
+    match record.source {
+        PropertySource::Local => Ok(record),
+        _ => Err(Corrupt::new("received properties of snapshots or pools", Reason::Feature)),
+    }
 }
 
 impl Contents {
@@ -95,7 +105,7 @@ impl Contents {
                     Table::SnapshotProperties | Table::Holds => {
                         let entry = match table {
                             Table::Holds => Entry::Hold(HoldRecord::decode(value)?),
-                            _ => Entry::Property(PropertyRecord::decode(value)?),
+                            _ => Entry::Property(local(PropertyRecord::decode(value)?)?),
                         };
                         let (dataset, number) = Table::attached(id);
                         contents.attached.push((dataset, BlockId::new(key.offset), number, entry));
@@ -130,9 +140,9 @@ impl Contents {
                     }
                     Table::Freeing => contents.freeing = FreeingRecord::decode(value)?,
                     Table::Properties => {
-                        let property = PropertyRecord::decode(value)?;
-                        let of = contents.properties.entry(DatasetId::new(id)).or_default();
-                        of.insert(property.name, property.value);
+                        let record = PropertyRecord::decode(value)?;
+                        let record = if id == 0 { local(record)? } else { record };
+                        contents.properties.entry(DatasetId::new(id)).or_default().adopt(record);
                     }
                     _ => return Err(Corrupt::new("a table that is not known", Reason::Feature)),
                 }

@@ -2,6 +2,7 @@
 
 use crate::ledger::HEAD;
 use crate::op::Op;
+use crate::own::OwnProperties;
 use crate::shared::Shared;
 use larder_format::checksum::ChecksumKind;
 use larder_format::items::{Extent, LAST_INODE, NAME_SALT_LEN, NameKey, valid_record_size};
@@ -11,7 +12,7 @@ use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, InodeId, Timestamp};
 use larder_mutants::{Mutant, mutated, point};
 use larder_sorted::tree::{LostNode, Met, Tree};
 use larder_store::codec::Codec;
-use larder_store::{DatasetNodes, Dedup, PoolError, Result};
+use larder_store::{Class, DatasetNodes, Dedup, Event, PoolError, Result};
 use larder_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow, Deref, DerefMut, RangeBounds, RangeInclusive};
@@ -108,7 +109,7 @@ pub struct Dataset {
     shared: Weak<Shared>,
     pub(crate) state: RwLock<State>,
     names: RwLock<NameKey>,
-    pub(crate) local: RwLock<BTreeMap<String, String>>,
+    pub(crate) own: RwLock<OwnProperties>,
     pub(crate) settings: RwLock<Settings>,
     stuck: AtomicBool,
     /// Of a snapshot its high id; of a head the commit of its last rollback since import, else 0.
@@ -117,11 +118,15 @@ pub struct Dataset {
     torn: AtomicBool,
 }
 
+/// Text of the event that bookmarks are of no use any more.
+const NO_LONGER_SENDABLE: &str = "a part of a dataset's tree could not be read as what was beside it went: what changed \
+    since any bookmark of before is not known for certain, so that none of them can be sent from; snapshots can";
+
 impl Dataset {
     pub(crate) fn new(
         shared: Weak<Shared>,
         record: DatasetRecord,
-        local: BTreeMap<String, String>,
+        own: OwnProperties,
         settings: Settings,
     ) -> Self {
         Self {
@@ -140,7 +145,7 @@ impl Dataset {
                 record,
                 changed: false,
             }),
-            local: RwLock::new(local),
+            own: RwLock::new(own),
             settings: RwLock::new(settings),
             stuck: AtomicBool::new(false),
             generation: AtomicU64::new(0),
@@ -166,7 +171,7 @@ impl Dataset {
             inherited: 0,
             ..before
         };
-        let dataset = Self::new(Weak::clone(&head.shared), as_head, BTreeMap::new(), settings);
+        let dataset = Self::new(Weak::clone(&head.shared), as_head, OwnProperties::default(), settings);
         let generation = AtomicU64::new(record.high.get());
         Self { high: record.high, _viewed: Some(viewed), generation, ..dataset }
     }
@@ -239,9 +244,9 @@ impl Dataset {
     pub fn settings(&self) -> Settings {
         *self.settings.read()
     }
-    /// The properties set on it, not inherited.
-    pub fn local_properties(&self) -> BTreeMap<String, String> {
-        self.local.read().clone()
+    /// The properties that it has itself, not inherited: set on it, and brought by streams.
+    pub fn own_properties(&self) -> OwnProperties {
+        self.own.read().clone()
     }
 
     /// Its usage.
@@ -331,8 +336,7 @@ impl Dataset {
         let (touched, after) = (update.touched, state.record.own());
         op.shared().accounts.post(self.id, after.wrapping_sub(before) as i64);
         if state.tree.take_blurred() {
-            let mut core = op.shared().store.core.lock();
-            core.traced = core.open_commit.next();
+            note_blurred(op.shared());
         }
         let more = state.tree.dirty_bytes() as i64 - dirty as i64;
         op.shared().store.unsealed.fetch_add(more, Ordering::Relaxed);
@@ -348,6 +352,16 @@ pub(crate) struct Changing<'a> {
     torn: &'a AtomicBool,
     unwinding: bool,
     state: RwLockWriteGuard<'a, State>,
+}
+
+/// A part of a tree could not be read while its neighbour went: ids tell nothing of before the next commit.
+fn note_blurred(shared: &Shared) {
+    {
+        let mut core = shared.store.core.lock();
+        core.traced = core.open_commit.next();
+    }
+    // People who count on a bookmark are to know before it is needed.
+    shared.store.event(Event::new(Class::Data).text(NO_LONGER_SENDABLE));
 }
 
 impl Deref for Changing<'_> {

@@ -19,12 +19,13 @@
 use crate::bookmarks;
 use crate::clones::TRIES;
 use crate::dataset::{Dataset, Look, ROOT_DATASET, State};
+use crate::own::OwnProperties;
 use crate::pool::Pool;
 use crate::snapshots::Snapshot;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::segment::SegmentState;
-use larder_format::tables::{DatasetRecord, PropertyRecord, Table};
+use larder_format::tables::{DatasetRecord, Table};
 use larder_format::trash::TrashKey;
 use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_mutants::{Mutant, mutated};
@@ -65,7 +66,8 @@ impl Pool {
                 return Ok(());
             }
         }
-        Err(PoolError::Busy(format!("{} is being written to", self.full_name(id))))
+        let written = || PoolError::Busy(format!("{} is being written to", self.full_name(id)));
+        Err(self.looked_into(id, BlockId::new(0)).unwrap_or_else(written))
     }
 
     /// The clone that takes over the snapshots that a dataset has only for its clones.
@@ -138,16 +140,16 @@ impl Pool {
     /// The same within an operation, or with the gate closed, of one that has no snapshots.
     pub(crate) fn destroy_within(&self, dataset: &Arc<Dataset>) -> Result<bool> {
         let id = dataset.id();
-        let local = dataset.local_properties();
+        let own = dataset.own_properties();
         let key = TrashKey::Dataset(id);
         let (marks, trash) = {
             let snapshots = self.snapshots.lock();
             (snapshots.bookmarks_of(id).cloned().collect::<Vec<_>>(), snapshots.trash.get(&key).cloned())
         };
         let attached = |are_there: bool| {
-            let each = local.iter().map(|(name, value)| {
-                let record = PropertyRecord { name: name.clone(), value: value.clone() };
-                (Table::property_key(id, name), are_there.then(|| record.encode()))
+            let each = own.records().map(|record| {
+                let key = Table::property_key(id, &record.name, record.source);
+                (key, are_there.then(|| record.encode()))
             });
             let trash = trash.iter().map(|entry| (key.key(), are_there.then(|| entry.encode())));
             let marks = bookmarks::changes(id, &marks, are_there);
@@ -170,7 +172,7 @@ impl Pool {
             state.record.parent = ROOT_DATASET;
             state.changed = true;
         }
-        dataset.local.write().clear();
+        *dataset.own.write() = OwnProperties::default();
         let mut snapshots = self.snapshots.lock();
         snapshots.drop_bookmarks(id, &marks);
         snapshots.trash.remove(&key);

@@ -45,7 +45,9 @@ impl Found {
         let tables = Tree::open(root.tables);
         let mut contents = Contents::read(&tables, store)?;
         // Before more is read.
-        if let Some(timeout) = contents.properties.get(&DatasetId::new(0)).and_then(device_timeout) {
+        if let Some(timeout) =
+            contents.properties.get(&DatasetId::new(0)).and_then(|own| device_timeout(own.local()))
+        {
             store.members.iter().for_each(|member| member.set_timeout(timeout));
         }
         for (table, number, value) in std::mem::take(&mut contents.kept) {

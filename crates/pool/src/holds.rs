@@ -7,7 +7,8 @@ use crate::attached::{Change, free_number};
 use crate::pool::Pool;
 use crate::snapshots::Snapshot;
 use larder_format::node::Key;
-use larder_format::tables::{ATTACHED_MAX, HoldRecord, PropertyRecord, SnapshotRecord, Table, is_tag};
+use larder_format::property::PropertyRecord;
+use larder_format::tables::{ATTACHED_MAX, HoldRecord, SnapshotRecord, Table, is_tag};
 use larder_format::{DatasetId, Timestamp};
 use larder_store::{PoolError, Result, TableNodes};
 use std::collections::{BTreeMap, BTreeSet};
@@ -196,8 +197,7 @@ impl Pool {
         if number >= ATTACHED_MAX {
             return Err(PoolError::Invalid("a snapshot cannot have more properties".into()));
         }
-        let entry =
-            |value: &str| PropertyRecord { name: property.to_owned(), value: value.to_owned() }.encode();
+        let entry = |value: &str| PropertyRecord::local(property, value).encode();
         let key = Table::SnapshotProperties.attached_key(of.dataset, of.high, number);
         self.change_tables(&[(key, value.map(entry))])?;
         let mut snapshots = self.snapshots.lock();

@@ -128,7 +128,7 @@ impl Pool {
     /// A dataset comes back below another one with all that it has.
     pub(crate) fn reopen_account(&self, dataset: &Dataset, parent: DatasetId) -> Result<()> {
         let record_size = dataset.settings().record_size;
-        let limits = Limits::of(&dataset.local.read());
+        let limits = Limits::of(&dataset.own.read());
         let account = Account::new(Some(parent), limits, record_size, dataset.usage().own);
         self.shared.accounts.restore(dataset.id(), account, self.free(record_size))
     }
@@ -138,7 +138,7 @@ impl Pool {
         let datasets = self.datasets();
         self.shared.accounts.open_all(datasets.iter().map(|dataset| {
             let parent = Some(dataset.parent()).filter(|&parent| parent != dataset.id());
-            let limits = Limits::of(&dataset.local.read());
+            let limits = Limits::of(&dataset.own.read());
             let record_size = dataset.settings().record_size;
             (dataset.id(), Account::new(parent, limits, record_size, dataset.usage().own))
         }));

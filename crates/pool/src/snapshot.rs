@@ -392,7 +392,7 @@ impl Pool {
     /// # Errors
     /// When there is no such snapshot; [`PoolError::Busy`] when there are newer ones and they are not to go, or
     /// somebody looks into one of them. Nothing is changed then. Also when somebody writes to the head all the time, or
-    /// looks into a snapshot that has lost its name: what the trash had above is gone by then.
+    /// begins to look into a snapshot that has lost its name: what the trash had above is gone by then.
     pub fn rollback(&self, dataset: DatasetId, name: &str, drops_newer: bool) -> Result<()> {
         let head = self.dataset(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))?;
         let full_name = self.full_name(dataset);
@@ -477,9 +477,24 @@ impl Pool {
         if let Some(kept) = kept {
             return Some(kept.refusal(&full_name));
         }
+        // It goes when nobody looks into it any more, which may take long; to try until then is no way to wait.
+        if let Some(refusal) = self.looked_into(dataset, above) {
+            return Some(refusal);
+        }
         let (newer, clone) = clones.into_iter().find(|(_, clone)| self.dataset(*clone).is_some())?;
         let clone = self.full_name(clone);
         Some(PoolError::Busy(format!("snapshot {full_name}@{newer} is the origin of {clone}")))
+    }
+
+    /// The refusal to do without the destroyed snapshots of a dataset above a high id, if somebody looks into one.
+    pub(crate) fn looked_into(&self, dataset: DatasetId, above: BlockId) -> Option<PoolError> {
+        let name = {
+            let snapshots = self.snapshots.lock();
+            let mut all = snapshots.of(dataset).filter(|one| one.record.high > above && one.record.hidden);
+            all.find(|one| Arc::strong_count(&one.viewed) > 1)?.record.name.clone()
+        };
+        let full_name = self.full_name(dataset);
+        Some(PoolError::Busy(format!("snapshot {full_name}@{name}, which was destroyed, is in use")))
     }
 
     /// Whether there are snapshots of its dataset, or bookmarks, that are newer than one.

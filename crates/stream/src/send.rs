@@ -131,6 +131,9 @@ pub struct Sent {
     pub end: End,
     /// Bytes of the stream, without its frames.
     pub bytes: u64,
+    /// Of a measure from a bookmark, bytes that may come as well: of records that are older than it and elsewhere now,
+    /// whose place then only they themselves tell.
+    pub unsure: u64,
 }
 
 /// A snapshot on its way out.
@@ -251,13 +254,19 @@ impl<'a> Send<'a> {
                 };
                 continue;
             };
-            let is_old = extent.ptr.id <= self.from.high();
-            if *before == Some(extent.ptr.id) || self.known.contains_key(&extent.ptr.id) || is_old {
+            if *before == Some(extent.ptr.id) || self.known.contains_key(&extent.ptr.id) {
                 self.sent.bytes += SAME;
                 continue;
             }
             self.remember(extent.ptr.id, *key);
             let payload = u64::from(content_len(extent.ptr.place.stored, extent.logical));
+            if extent.ptr.id <= self.from.high() {
+                self.sent.bytes += SAME;
+                if matches!(self.from, Base::Bookmark(_)) {
+                    self.sent.unsure += (DATA + payload).saturating_sub(SAME);
+                }
+                continue;
+            }
             self.sent.bytes += DATA + payload;
             self.sent.end.records += 1;
             self.sent.end.bytes += payload;

@@ -264,7 +264,7 @@ impl Inherit {
         if known.access == property::Access::ReadOnly {
             return Err(property::PropertyError::ReadOnly(known.name).into());
         }
-        if !known.inherited {
+        if !known.inherited && !self.received {
             let name = known.name;
             let value = known.default.map_or_else(|| "VALUE".to_owned(), |default| known.display(default));
             return Err(ApiError::usage(format!("'{name}' is not inherited from the parent"))

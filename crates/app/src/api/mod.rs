@@ -69,6 +69,16 @@ pub struct PropertyValue {
     pub value: String,
     /// Where it comes from.
     pub source: Source,
+    /// The exact value that a stream brought, whether it has effect or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received: Option<String>,
+}
+
+impl PropertyValue {
+    /// A value, where no stream brought one.
+    pub fn new(name: &str, value: impl ToString, source: Source) -> Self {
+        Self { name: name.to_owned(), value: value.to_string(), source, received: None }
+    }
 }
 
 /// Where a property's value comes from.

@@ -32,6 +32,7 @@ static MORE: &[Property] = &[
     told("receive_resume_token", Kind::Text(8192), "<string token>", "by which a stream that broke off goes on: larder fs send -t"),
     told("origin", Kind::Text(255), "<snapshot>", "the snapshot that it began as, and shares with what neither changed"),
     told("refcompressratio", Kind::Ratio, "<1.00x or more>", "what compression saves of referenced"),
+    told("sendable", Kind::Word(&["yes", "no"]), "yes | no", "whether an increment can be sent from the bookmark"),
     told("objsetid", Kind::Number(0, u64::MAX), "<number>", "the number that names the dataset in its pool"),
     told("keystatus", Kind::Text(16), "available | unavailable", "not available in this version"),
     told("volsize", BYTES, "<size>", "of volumes, which there are not in this version"),
@@ -55,7 +56,7 @@ pub const OF_SNAPSHOTS: &[&str] = &[
 ];
 
 /// Those of bookmarks, likewise.
-pub const OF_BOOKMARKS: &[&str] = &["type", "creation", "createtxg", "guid"];
+pub const OF_BOOKMARKS: &[&str] = &["type", "creation", "createtxg", "guid", "sendable"];
 
 /// The names of those of datasets with files, in the order in which `get all` shows them.
 pub fn of_filesystems() -> impl Iterator<Item = &'static str> {

@@ -18,6 +18,8 @@ pub struct Send {
     pub replicate: bool,
     /// With properties of the dataset.
     pub properties: bool,
+    /// With those that streams brought to it, in place of those that have effect here, where streams brought any.
+    pub backup: bool,
     /// With holds.
     pub holds: bool,
     /// Pass over datasets below that have no such snapshot; else they are a reason to refuse.
@@ -69,6 +71,9 @@ pub struct Planned {
     pub from: Option<String>,
     /// Bytes of the stream, about; 0 where they were not asked for.
     pub bytes: u64,
+    /// The most that they may be, about, where that is more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<u64>,
 }
 
 /// A part of what is sent: in front of each its kind, u8, and its length, u32, little-endian.

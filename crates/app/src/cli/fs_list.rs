@@ -2,10 +2,12 @@
 
 use super::args::{Form, Json};
 use super::selection::Selection;
-use super::{Session, items, out};
-use crate::api::Result;
+use super::{Applet, Session, items, out};
+use crate::api::{Item, Result};
 use crate::render::{self, Registry};
 
+/// The property that tells whether a bookmark is of any use.
+const SENDABLE: &str = "sendable";
 /// The columns of `zfs list`.
 const COLUMNS: &str = "name,used,available,referenced,mountpoint";
 
@@ -43,6 +45,9 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
             properties.push(key.clone());
         }
     }
+    if !properties.iter().any(|property| property == SENDABLE) {
+        properties.push(SENDABLE.to_owned());
+    }
     // No kind told stands for datasets, and for what is named.
     let mut items = args.selection.ask(args.names, properties, &[], session)?;
     if !args.ascending.is_empty() {
@@ -50,6 +55,11 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     }
     if !args.descending.is_empty() {
         items.sort_by(|a, b| render::items::order(b, a, &descending));
+    }
+    let is_useless = |item: &&Item| item.get(SENDABLE).is_some_and(|sendable| sendable.value == "no");
+    let useless: Vec<_> = items.iter().filter(is_useless).map(|item| item.name.clone()).collect();
+    if !columns.iter().any(|column| column == SENDABLE) {
+        items.iter_mut().for_each(|item| item.properties.retain(|property| property.name != SENDABLE));
     }
     if args.json.json {
         let datasets = render::json::items(registry, &items);
@@ -67,5 +77,13 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         render::items::list_row(&mut table, registry, &columns, item, args.form.exact);
     }
     out::print(&table.render(args.form.scripted));
+    if let Some(first) = useless.first().filter(|_| !args.form.scripted && session.applet == Applet::Larder) {
+        let (count, are) = (useless.len(), if useless.len() == 1 { "bookmark" } else { "bookmarks" });
+        out::complain(&format!(
+            "{count} {are} of these cannot be sent from any more ({first}): what changed since is not known for certain\n  \
+             which: larder fs list -t bookmark -o name,sendable; why: larder pool events\n  \
+             what to do: send from a snapshot that both sides have, or all of it; larder fs destroy {first}"
+        ));
+    }
     Ok(0)
 }

@@ -15,7 +15,7 @@ pub struct Get {
     selection: Selection,
     #[command(flatten)]
     form: Form,
-    /// Fields to show: name, property, value, source
+    /// Fields to show: name, property, value, received, source, or all
     #[arg(short = 'o', value_name = "FIELD,...", value_delimiter = ',')]
     fields: Vec<Field>,
     /// Only values from these sources

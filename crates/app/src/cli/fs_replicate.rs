@@ -108,6 +108,8 @@ enum Action {
 struct Reply<'a> {
     dry_run: bool,
     datasets: Vec<&'a Outcome>,
+    /// Datasets that were renamed out of the source and are still held for the target: the command that ends it.
+    moved_out: &'a BTreeMap<String, String>,
     error: Option<String>,
 }
 
@@ -134,12 +136,13 @@ pub fn run(args: &Args, session: &Session) -> Result<u8> {
         failures: 0,
         was_there: false,
         rehearsed: BTreeMap::new(),
+        moved: BTreeMap::new(),
     };
     let ended = if args.forget { run.forget().map_err(Failure::into_error) } else { run.attempts() };
     if args.json.json {
         let error = ended.as_ref().err().map(ToString::to_string);
         let datasets = run.outcomes.values().collect();
-        let reply = Reply { dry_run: args.dryrun, datasets, error };
+        let reply = Reply { dry_run: args.dryrun, datasets, moved_out: &run.moved, error };
         out::print_json(&render::json::reply(&session.spell("fs", "replicate"), &reply));
     }
     ended?;
@@ -165,6 +168,8 @@ struct Run<'a> {
     was_there: bool,
     /// Snapshots that a rehearsal would have taken, by their datasets' paths: name, and bytes since the last one.
     rehearsed: BTreeMap<String, (String, u64)>,
+    /// Datasets that were renamed out of the source and are still held, and the command that ends that.
+    moved: BTreeMap<String, String>,
 }
 
 fn refused(kind: ErrorKind, message: String) -> ApiError {
@@ -235,6 +240,18 @@ impl Run<'_> {
                     self.outcomes.insert(path.clone(), outcome);
                 }
             }
+        }
+        for (name, _) in if recursive { self.moved_out()? } else { Vec::new() } {
+            let command = self.forgetting(&name);
+            if !self.args.json.json {
+                let told = Place { dataset: name.clone(), ..self.source.clone() }.told("");
+                out::complain(&format!(
+                    "{told}: renamed out of {}, is not replicated any more, and its snapshots are still held for it\n  \
+                     to let go of them: {command}",
+                    self.source.told("")
+                ));
+            }
+            self.moved.insert(name, command);
         }
         if !self.args.json.json {
             let other = targets.keys().filter(|path| !sources.contains_key(*path));
@@ -362,9 +379,13 @@ impl Run<'_> {
             return Ok(false);
         }
         let taken_for = format!("{}={}", replicate::TAKEN_FOR, self.label);
-        let arguments = ["fs", "snapshot", "-o", &taken_for].into_iter();
-        let arguments: Vec<&str> = arguments.chain(wanted.iter().map(String::as_str)).collect();
-        self.source.side.run(&arguments)?;
+        let words = ["fs", "snapshot", "-o", &taken_for];
+        let side = &self.source.side;
+        // All are of one moment, so that they cannot go in several commands.
+        match side.runs(&words, &wanted).len() {
+            1 => side.run_for(&words, &wanted)?,
+            _ => side.feed(&[&words[..], &["--stdin"]].concat(), &wanted).map(|()| String::new())?,
+        };
         Ok(true)
     }
 
@@ -614,7 +635,7 @@ impl Run<'_> {
             return Ok(());
         }
         self.hold(path, newest)?;
-        self.release(path, source, Some(newest))?;
+        self.release(&dataset, source, Some(newest))?;
         let label = &self.label;
         let old = replicate::old_at_source(source, label, newest, self.args.keep);
         self.destroy(&self.source, path, &old);
@@ -633,8 +654,7 @@ impl Run<'_> {
     }
 
     /// Lets go of the holds for this target, but for that on one.
-    fn release(&self, path: &str, source: &Dataset, but: Option<&Mark>) -> Result<(), Failure> {
-        let dataset = self.source.below(path);
+    fn release(&self, dataset: &str, source: &Dataset, but: Option<&Mark>) -> Result<(), Failure> {
         let held = source
             .snapshots
             .iter()
@@ -643,33 +663,24 @@ impl Run<'_> {
         if held.is_empty() {
             return Ok(());
         }
-        let with = |words: &[&'static str]| -> Vec<String> {
-            words.iter().map(|&word| word.to_owned()).chain(held.iter().cloned()).collect()
-        };
-        let arguments = with(&["fs", "holds", "-Hp"]);
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let table = self.source.side.run(&arguments)?;
+        let table = self.source.side.run_for(&["fs", "holds", "-Hp"], &held)?;
         let ours = table.lines().filter_map(|line| {
             let mut columns = line.split('\t');
             let name = columns.next()?;
-            (columns.next()? == self.property).then_some(name)
+            (columns.next()? == self.property).then(|| name.to_owned())
         });
-        let ours: Vec<&str> = ours.collect();
-        if ours.is_empty() {
-            return Ok(());
-        }
-        let arguments = [&["fs", "release", &self.property], ours.as_slice()].concat();
-        self.source.side.run(&arguments).map(drop)
+        let ours: Vec<String> = ours.collect();
+        self.source.side.run_for(&["fs", "release", &self.property], &ours).map(drop)
     }
 
     /// Destroys old snapshots; one that somebody holds stays, and is tried again.
     fn destroy(&self, place: &Place, path: &str, names: &[String]) {
-        if names.is_empty() {
-            return;
-        }
-        let whole = format!("{}@{}", place.below(path), names.join(","));
-        if let Err(failure) = place.side.run(&["fs", "destroy", "--yes", &whole]) {
-            out::complain(&format!("old snapshots stay: {}", failure.into_error().message));
+        let (words, dataset) = (["fs", "destroy", "--yes"], place.below(path));
+        for names in place.side.runs(&[&words[..], &[&dataset]].concat(), names) {
+            let whole = format!("{dataset}@{}", names.join(","));
+            if let Err(failure) = place.side.run(&[&words[..], &[&whole]].concat()) {
+                out::complain(&format!("old snapshots stay: {}", failure.into_error().message));
+            }
         }
     }
 
@@ -681,7 +692,15 @@ impl Run<'_> {
     fn forget(&mut self) -> Result<(), Failure> {
         let mut sources = self.listed_source(self.args.recursive)?;
         sources.retain(|_, source| !matches!(source.replicated.as_str(), "" | "-"));
-        if sources.is_empty() {
+        let below = sources.into_iter().map(|(path, source)| (self.source.below(&path), path, source));
+        let mut held: Vec<_> = below.collect();
+        // What was renamed away since was part of it too.
+        for (name, path) in if self.args.recursive { self.moved_out()? } else { Vec::new() } {
+            if let Some(source) = self.list(&self.source, &name, false)?.and_then(|mut all| all.remove("")) {
+                held.push((name, path, source));
+            }
+        }
+        if held.is_empty() {
             let message = format!("{} remembers nothing of {}", self.source.told(""), self.args.target);
             let hint = format!(
                 "a target is what replicate was told, to the letter: larder fs get all {} shows each as {}TARGET",
@@ -690,19 +709,35 @@ impl Run<'_> {
             );
             return Err(Failure::Refused(refused(ErrorKind::NotFound, message).hint(hint)));
         }
-        for (path, source) in sources {
-            self.release(&path, &source, None)?;
-            self.source.side.run(&["fs", "inherit", &self.property, &self.source.below(&path)])?;
+        for (name, path, source) in held {
+            self.release(&name, &source, None)?;
+            self.source.side.run(&["fs", "inherit", &self.property, &name])?;
             let outcome = Outcome {
-                source: self.source.told(&path),
+                source: Place { dataset: name.clone(), ..self.source.clone() }.told(""),
                 target: self.target.told(&path),
                 action: Action::Forgotten,
                 ..Outcome::default()
             };
             self.tell(&outcome);
-            self.outcomes.insert(path, outcome);
+            self.outcomes.insert(name, outcome);
         }
         Ok(())
+    }
+
+    /// Datasets that were renamed out of the source, and are still held for the target: see [`replicate::moved_out`].
+    fn moved_out(&self) -> Result<Vec<(String, String)>, Failure> {
+        let pool = pool_of(&self.source.dataset);
+        let words = ["fs", "get", "-Hp", "-r", "-t", "filesystem", "-s", "local", "-o", "name,value"];
+        let table = self.source.side.run(&[&words[..], &[&self.property, pool]].concat())?;
+        Ok(replicate::moved_out(&table, &self.source.dataset))
+    }
+
+    /// The command that ends what is held of one of these.
+    fn forgetting(&self, name: &str) -> String {
+        let source = Place { dataset: name.to_owned(), ..self.source.clone() }.told("");
+        let words = ["larder", "fs", "replicate", "--forget"].into_iter().chain(self.args.way.words());
+        let words = words.chain([source.as_str(), self.args.target.as_str()]);
+        shlex::try_join(words).unwrap_or_default()
     }
 
     fn refusal(&self, path: &str, choice: &Choice) -> ApiError {

@@ -43,7 +43,7 @@ pub struct Args {
     /// With the properties of the dataset
     #[arg(short = 'p', long)]
     props: bool,
-    /// With its properties as they were set here
+    /// With the properties that it was received with, rather than those of here: to bring a backup back
     #[arg(short = 'b', long)]
     backup: bool,
     /// With holds
@@ -111,6 +111,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         intermediates,
         replicate: args.replicate,
         properties: args.props || args.backup,
+        backup: args.backup,
         holds: args.holds,
         skip_missing: args.skip_missing,
         dry_run,
@@ -254,21 +255,32 @@ impl Telling {
             return Ok(());
         }
         let mut lines = String::new();
+        let size = |bytes: u64, at_most: Option<u64>| {
+            let most = at_most.map(|most| format!(", at most {}", format_size(most)));
+            format_size(bytes) + &most.unwrap_or_default()
+        };
         for one in &self.planned {
             lines.push_str(&match (parsable, &one.from) {
                 (true, None) => format!("full\t{}\t{}\n", one.to, one.bytes),
                 (true, Some(from)) => format!("incremental\t{from}\t{}\t{}\n", one.to, one.bytes),
                 (false, None) => {
-                    format!("full send of {} estimated size is {}\n", one.to, format_size(one.bytes))
+                    format!("full send of {} estimated size is {}\n", one.to, size(one.bytes, one.at_most))
                 }
                 (false, Some(from)) => {
-                    format!("send from {from} to {} estimated size is {}\n", one.to, format_size(one.bytes))
+                    format!(
+                        "send from {from} to {} estimated size is {}\n",
+                        one.to,
+                        size(one.bytes, one.at_most)
+                    )
                 }
             });
         }
         lines.push_str(&match parsable {
             true => format!("size\t{}\n", total),
-            false => format!("total estimated size is {}\n", format_size(total)),
+            false => {
+                let most = self.planned.iter().map(|one| one.at_most.unwrap_or(one.bytes)).sum();
+                format!("total estimated size is {}\n", size(total, Some(most).filter(|most| *most > total)))
+            }
         });
         // A dry run has nothing else to write; else the stream goes there.
         match dry_run {

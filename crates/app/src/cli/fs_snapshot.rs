@@ -2,9 +2,10 @@
 
 use super::args::{self, Json};
 use super::{Session, out};
-use crate::api::Result;
 use crate::api::snapshots::Snapshot;
+use crate::api::{ApiError, Result};
 use crate::render;
+use std::io::Read;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -20,14 +21,30 @@ pub struct Args {
     properties: Vec<(String, String)>,
     #[command(flatten)]
     json: Json,
-    #[arg(required = true, value_name = "DATASET@NAME")]
+    /// Those too whose names come from standard input, one a line: there may be more than a command line takes
+    #[arg(long)]
+    stdin: bool,
+    #[arg(required_unless_present = "stdin", value_name = "DATASET@NAME")]
     names: Vec<String>,
 }
+
+/// The most bytes of names from standard input.
+const NAMES_MAX: u64 = 64 << 20;
 
 /// Runs it.
 pub fn run(args: Args, session: &Session) -> Result<u8> {
     let properties = args::properties(args.properties)?;
-    let request = Snapshot { names: args.names, recursive: args.recursive, properties };
+    let mut names = args.names;
+    if args.stdin {
+        let mut given = String::new();
+        let read = std::io::stdin().lock().take(NAMES_MAX).read_to_string(&mut given);
+        read.map_err(|error| ApiError::usage(format!("cannot read names of snapshots: {error}")))?;
+        names.extend(given.lines().filter(|name| !name.is_empty()).map(str::to_owned));
+        if names.is_empty() {
+            return Err(ApiError::usage("standard input names no snapshot"));
+        }
+    }
+    let request = Snapshot { names, recursive: args.recursive, properties };
     let taken = session.client.call(request)?;
     if args.json.json {
         out::print_json(&render::json::reply(&session.spell("fs", "snapshot"), &taken));

@@ -6,10 +6,11 @@ use crate::render::items::Field;
 
 /// The fields of `get`, by default all four.
 pub fn fields(given: &[Field]) -> Vec<Field> {
-    if given.is_empty() || given.contains(&Field::All) {
-        return Field::ALL.to_vec();
+    match given {
+        [] => Field::USUAL.to_vec(),
+        _ if given.contains(&Field::All) => Field::ALL.to_vec(),
+        _ => given.to_vec(),
     }
-    given.to_vec()
 }
 
 /// The columns of `list` by full name; `name` is one that is no property.

@@ -151,11 +151,7 @@ mod tests {
     #[test]
     fn a_path_names_the_dataset_it_lies_in() {
         let item = |name: &str, mounted: &str, mountpoint: &str| {
-            let property = |name: &str, value: &str| PropertyValue {
-                name: name.into(),
-                value: value.into(),
-                source: Source::None,
-            };
+            let property = |name: &str, value: &str| PropertyValue::new(name, value, Source::None);
             let properties = vec![property("mounted", mounted), property("mountpoint", mountpoint)];
             Item { name: name.into(), kind: ItemKind::Filesystem, properties }
         };

@@ -26,6 +26,18 @@ pub struct Way {
     /// Command that larder is there, with what is to come before it
     #[arg(long, value_name = "COMMAND", default_value = "larder")]
     remote_larder: String,
+    /// Bytes that a command may have, words and quotes; Linux takes 128 KiB in one word, and ssh makes one of it all
+    #[arg(long, value_name = "BYTES", default_value_t = 96 << 10, hide = true)]
+    line_max: usize,
+}
+
+impl Way {
+    /// The options that say it, where it is not the usual one.
+    pub fn words(&self) -> Vec<&str> {
+        let ssh = ["--ssh", &self.ssh].into_iter().filter(|_| self.ssh != "ssh");
+        let larder = ["--remote-larder", &self.remote_larder].into_iter();
+        ssh.chain(larder.filter(|_| self.remote_larder != "larder")).collect()
+    }
 }
 
 /// A dataset, here or on another machine.
@@ -44,6 +56,7 @@ pub struct Side {
     host: Option<String>,
     ssh: Vec<String>,
     larder: Vec<String>,
+    line_max: usize,
 }
 
 /// Failure of a command, or of a stream between two.
@@ -95,7 +108,8 @@ impl Place {
             }
         }
         name::check_dataset(dataset)?;
-        let side = Side { host, ssh: words(&way.ssh)?, larder: words(&way.remote_larder)? };
+        let side =
+            Side { host, ssh: words(&way.ssh)?, larder: words(&way.remote_larder)?, line_max: way.line_max };
         Ok(Self { side, dataset: dataset.to_owned() })
     }
 
@@ -150,6 +164,51 @@ impl Side {
         let host = host.replace(['[', ']'], "");
         command.args(&self.ssh[1..]).arg(host).arg(line);
         Ok(command)
+    }
+
+    /// Runs of names, in their order, so that a command of these words and each run is not too long. A name that is too
+    /// long by itself is a run of its own.
+    pub fn runs<'a>(&self, words: &[&str], names: &'a [String]) -> Vec<&'a [String]> {
+        let quoted = |word: &str| shlex::try_quote(word).map_or(word.len(), |quoted| quoted.len()) + 1;
+        let larder = self.larder.iter().map(String::as_str);
+        let room = self.line_max.saturating_sub(larder.chain(words.iter().copied()).map(quoted).sum());
+        let (mut runs, mut from, mut len) = (Vec::new(), 0, 0);
+        for (at, name) in names.iter().enumerate() {
+            let more = quoted(name);
+            if at > from && len + more > room {
+                runs.push(&names[from..at]);
+                (from, len) = (at, 0);
+            }
+            len += more;
+        }
+        runs.extend((from < names.len()).then(|| &names[from..]));
+        runs
+    }
+
+    /// Runs a command for these names, several times where they are too many for one; what they printed.
+    ///
+    /// # Errors
+    /// What the first one said that failed; later ones are not run.
+    pub fn run_for(&self, words: &[&str], names: &[String]) -> Result<String, Failure> {
+        let runs = self.runs(words, names).into_iter();
+        let run = |names: &[String]| {
+            let words = words.iter().copied().chain(names.iter().map(String::as_str));
+            self.run(&words.collect::<Vec<_>>())
+        };
+        runs.map(run).collect()
+    }
+
+    /// Runs a command that reads these lines.
+    ///
+    /// # Errors
+    /// What it said, when it failed.
+    pub fn feed(&self, arguments: &[&str], lines: &[String]) -> Result<(), Failure> {
+        let (mut child, complaint) = self.spawn(arguments, Stdio::piped())?;
+        // It reads all before it prints anything; where it does not, it failed, and says why.
+        let input = child.stdin.take().map(|mut input| input.write_all((lines.join("\n") + "\n").as_bytes()));
+        let _ = input;
+        let output = child.wait_with_output().map_err(|error| self.not_waited_for(&error))?;
+        self.judge(output.status, complaint.text())
     }
 
     fn spawn(&self, arguments: &[&str], input: Stdio) -> Result<(Child, Complaint), Failure> {
@@ -336,7 +395,7 @@ mod tests {
     use super::*;
 
     fn way() -> Way {
-        Way { ssh: "ssh -p 2222".into(), remote_larder: "sudo larder".into() }
+        Way { ssh: "ssh -p 2222".into(), remote_larder: "sudo larder".into(), line_max: 60 }
     }
 
     fn line(place: &str, arguments: &[&str]) -> Vec<String> {
@@ -376,6 +435,26 @@ mod tests {
         let told = line("nas:tank", &["fs", "send", "tank/a b@x", "$(reboot)", "it's", "", "tank#b"]);
         let whole = r#"sudo larder fs send 'tank/a b@x' '$(reboot)' "it's" '' 'tank#b'"#;
         assert_eq!(told, ["ssh", "-p", "2222", "nas", whole]);
+    }
+
+    #[test]
+    fn names_that_are_too_many_for_one_command_go_in_several() {
+        let side = Place::parse("nas:tank", &way()).unwrap().side;
+        let words = ["fs", "release", "tag"];
+        let names: Vec<_> = (0..9).map(|number| format!("tank/a b@{number}")).collect();
+        let runs = side.runs(&words, &names);
+        assert!(runs.len() > 1);
+        assert_eq!(runs.concat(), names);
+        for run in &runs {
+            let words: Vec<_> = words.iter().copied().chain(run.iter().map(String::as_str)).collect();
+            let line = line("nas:tank", &words).pop().unwrap();
+            assert!(line.len() <= 60, "{line}");
+            // One more would not have fitted.
+            assert!(run.len() == 2 || run.last() == names.last(), "{line}");
+        }
+        let long = ["x".repeat(200), "y".to_owned()];
+        assert_eq!(side.runs(&words, &long), [&long[..1], &long[1..]]);
+        assert!(side.runs(&words, &[]).is_empty());
     }
 
     #[test]

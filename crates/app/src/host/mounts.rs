@@ -51,8 +51,8 @@ pub fn mountpoint(pool: &Pool, dataset: &Dataset) -> (String, Option<DatasetId>)
     let mut below = Vec::new();
     let mut at = Arc::clone(&pool.dataset(dataset.id()).expect("datasets that are listed exist"));
     loop {
-        if let Some(value) = at.local_properties().get("mountpoint") {
-            let path = below.iter().rev().fold(value.clone(), |path, name: &String| match path.as_str() {
+        if let Some((value, _)) = at.own_properties().get("mountpoint") {
+            let path = below.iter().rev().fold(value.to_owned(), |path, name: &String| match path.as_str() {
                 "none" | "legacy" => path,
                 "/" => format!("/{name}"),
                 _ => format!("{path}/{name}"),

@@ -77,8 +77,8 @@ pub fn snapshots_of(pool: &Pool, dataset: DatasetId) -> (Vec<MarkedSnapshot>, Ve
 /// The target that lacks most of a dataset's snapshots, behind the commit through which it has them. What a parent
 /// replicates says nothing of its children.
 fn behind(pool: &Pool, dataset: DatasetId) -> Option<(u64, String)> {
-    let own = pool.dataset(dataset)?.local_properties();
-    let told = own.iter().filter_map(|(name, value)| {
+    let own = pool.dataset(dataset)?.own_properties();
+    let told = own.local().iter().filter_map(|(name, value)| {
         Some((replicate::replicated_through(value), replicate::target_of(name.strip_prefix(REPLICATED)?)))
     });
     told.min()

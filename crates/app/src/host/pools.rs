@@ -22,8 +22,7 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
     let pool = &live.pool;
     let (allocated, size) = pool.store().raw_space();
     let free = size.saturating_sub(allocated);
-    let told =
-        |value: String| Some(PropertyValue { name: known.name.to_owned(), value, source: Source::None });
+    let told = |value: String| Some(PropertyValue::new(known.name, value, Source::None));
     match known.name {
         "size" => return told(size.to_string()),
         "allocated" => return told(allocated.to_string()),
@@ -67,7 +66,7 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
         "ashift" => pool.store().ashift().to_string(),
         _ => local.or_else(|| known.default.map(str::to_owned)).unwrap_or_else(|| "-".to_owned()),
     };
-    Some(PropertyValue { name: known.name.to_owned(), value, source })
+    Some(PropertyValue::new(known.name, value, source))
 }
 
 /// Hundredths as a ratio.

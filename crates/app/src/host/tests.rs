@@ -1,5 +1,6 @@
 //! The engine where verbs, exports and failures meet, on pools in files that are mounted nowhere.
 
+mod received;
 mod snapshots;
 
 use super::*;
@@ -181,7 +182,7 @@ fn importable(bed: &Bed, path: &str, destroyed: bool) -> Vec<pool::PoolStatus> {
 
 /// The properties set on a dataset, as `name=value`.
 fn local(live: &Live, name: &str) -> Vec<String> {
-    let local = live.pool.dataset_by_name(name).unwrap().local_properties();
+    let local = live.pool.dataset_by_name(name).unwrap().own_properties().local().clone();
     local.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
 }
 

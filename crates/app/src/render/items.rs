@@ -17,6 +17,8 @@ pub enum Field {
     Property,
     /// Its value
     Value,
+    /// The value that a stream brought
+    Received,
     /// Where the value comes from
     Source,
     /// All of them
@@ -25,7 +27,9 @@ pub enum Field {
 
 impl Field {
     /// The fields that are shown unless told otherwise.
-    pub const ALL: [Self; 4] = [Self::Name, Self::Property, Self::Value, Self::Source];
+    pub const USUAL: [Self; 4] = [Self::Name, Self::Property, Self::Value, Self::Source];
+    /// All that datasets have.
+    pub const ALL: [Self; 5] = [Self::Name, Self::Property, Self::Value, Self::Received, Self::Source];
 }
 
 /// A kind of source, as `get -s` filters by it.
@@ -148,11 +152,11 @@ pub fn get(
         Field::Name => "NAME",
         Field::Property => "PROPERTY",
         Field::Value => "VALUE",
+        Field::Received => "RECEIVED",
         Field::Source | Field::All => "SOURCE",
     };
     let mut table = Table::new(fields.iter().map(|field| Column::left(head(field))).collect());
-    let absent =
-        |name: &String| PropertyValue { name: name.clone(), value: "-".to_owned(), source: Source::None };
+    let absent = |name: &String| PropertyValue::new(name, "-", Source::None);
     for item in items {
         let properties: Vec<PropertyValue> = match asked {
             [] => item.properties.clone(),
@@ -166,6 +170,11 @@ pub fn get(
                 Field::Name => item.name.clone(),
                 Field::Property => property.name.clone(),
                 Field::Value => show(registry, &property, exact),
+                Field::Received => match &property.received {
+                    Some(value) if exact => value.clone(),
+                    Some(value) => registry.display(&property.name, value),
+                    None => "-".to_owned(),
+                },
                 Field::Source | Field::All => source(&property.source),
             };
             table.row(fields.iter().map(cell).collect());
@@ -211,7 +220,7 @@ mod tests {
     use crate::api::ItemKind;
 
     fn value(name: &str, value: &str, source: Source) -> PropertyValue {
-        PropertyValue { name: name.into(), value: value.into(), source }
+        PropertyValue::new(name, value, source)
     }
 
     fn dataset(name: &str, used: u64) -> Item {
@@ -274,7 +283,7 @@ mod tests {
              tank@a     0B      -    96K  -                       2K\n"
         );
         let asked = names("used,available,clones,userrefs,written@monday,written@tuesday");
-        let table = get(Registry::Dataset, &[snapshot("tank@b", 7)], &asked, &Field::ALL, &[], true);
+        let table = get(Registry::Dataset, &[snapshot("tank@b", 7)], &asked, &Field::USUAL, &[], true);
         assert_eq!(
             table.render(true),
             "tank@b\tused\t7\t-\ntank@b\tavailable\t-\t-\ntank@b\tclones\t\t-\ntank@b\tuserrefs\t0\t-\n\
@@ -294,7 +303,7 @@ mod tests {
     fn get_shows_values_with_their_sources() {
         let asked = names("compression,used,com.example:tag,com.example:none");
         let items = [dataset("tank/home", 98_304)];
-        let table = get(Registry::Dataset, &items, &asked, &Field::ALL, &[], false);
+        let table = get(Registry::Dataset, &items, &asked, &Field::USUAL, &[], false);
         assert_eq!(
             table.render(false),
             "NAME       PROPERTY          VALUE  SOURCE\n\

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 /// Rises when a field changes its meaning or goes.
 const MAJOR: u32 = 0;
 /// Rises when fields are added.
-const MINOR: u32 = 5;
+const MINOR: u32 = 6;
 
 fn version(command: &str) -> Value {
     json!({ "command": command, "vers_major": MAJOR, "vers_minor": MINOR })
@@ -38,8 +38,12 @@ pub fn items(registry: Registry, items: &[Item]) -> Map<String, Value> {
 fn one_item(registry: Registry, item: &Item) -> Value {
     let properties: Map<String, Value> = (item.properties.iter())
         .map(|property| {
-            let value = value(registry, &property.name, &property.value);
-            (property.name.clone(), json!({ "value": value, "source": source(&property.source) }))
+            let exact = |exact: &str| value(registry, &property.name, exact);
+            let mut one = json!({ "value": exact(&property.value), "source": source(&property.source) });
+            if let Some(received) = &property.received {
+                one["received"] = exact(received);
+            }
+            (property.name.clone(), one)
         })
         .collect();
     let kind = match item.kind {
@@ -203,11 +207,7 @@ mod tests {
 
     #[test]
     fn numbers_are_numbers_and_words_are_words() {
-        let property = |name: &str, value: &str, source| PropertyValue {
-            name: name.into(),
-            value: value.into(),
-            source,
-        };
+        let property = |name: &str, value: &str, source| PropertyValue::new(name, value, source);
         let item = Item {
             name: "tank/a".into(),
             kind: ItemKind::Filesystem,

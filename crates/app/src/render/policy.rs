@@ -40,6 +40,7 @@ fn row(name: &str, one: &PeriodPolicy, exact: bool) -> Vec<String> {
     let source = match &one.source {
         Source::Inherited(from) => format!("inherited from {from}"),
         Source::Local => "local".to_owned(),
+        Source::Received => "received".to_owned(),
         _ => "default".to_owned(),
     };
     let keep = one.keep.map_or_else(|| "none".to_owned(), |keep| keep.to_string());

@@ -8,6 +8,7 @@
 //! and whose value begins with the commit of the last snapshot that both have: policies destroy no newer one. A hold of
 //! the same name keeps that snapshot, so that there is always something to go on from.
 
+use crate::api::name::check_dataset;
 use std::collections::BTreeMap;
 
 /// Beginning of the properties and holds that remember what was replicated.
@@ -187,6 +188,25 @@ pub fn parse(table: &str, top: &str) -> Datasets {
         }
     }
     datasets
+}
+
+/// Whether a dataset is another one, or below it.
+pub fn is_within(name: &str, top: &str) -> bool {
+    name.strip_prefix(top).is_some_and(|below| below.is_empty() || below.starts_with('/'))
+}
+
+/// Datasets that were replicated as part of `top`, and were renamed to elsewhere since: each as it is called now, and
+/// its path below `top` when it was. From the table that `larder fs get -Hp -s local -o name,value` gives of the
+/// property that remembers the target.
+pub fn moved_out(table: &str, top: &str) -> Vec<(String, String)> {
+    let one = |line: &str| {
+        let (name, value) = line.split_once('\t')?;
+        let (_, of) = value.split_once(' ')?;
+        let of = of.split('@').next().unwrap_or(of);
+        let is_out = is_within(of, top) && !is_within(name, top) && check_dataset(name).is_ok();
+        is_out.then(|| (name.to_owned(), of[top.len()..].trim_start_matches('/').to_owned()))
+    };
+    table.lines().filter_map(one).collect()
 }
 
 /// The base that a target can be sent upon; with `force`, what it has beyond that may go.

@@ -156,3 +156,14 @@ fn a_table_becomes_datasets_by_their_paths() {
     assert_eq!(replicated_through(&top.replicated), 5);
     assert_eq!(datasets["b c"].token.as_deref(), Some("1-ab-cd"));
 }
+
+#[test]
+fn what_was_renamed_out_of_a_tree_is_known_by_what_it_remembers() {
+    let table = "tank/home\t9 tank/home@b\ntank/home/x\t9 tank/home/x@b\ntank/home/renamed\t9 tank/home/before@b\n\
+                 tank/old\t9 tank/home/y@b\ntank/older\t0 tank/home/y/a b\ntank/homes\t9 tank/homes@b\n\
+                 tank/home2\t9 tank/home@b\ntank/other\t9 tank/others/z@b\ntank/odd\tnonsense\n\
+                 tank/$(x)\t9 tank/home/z@b\n";
+    let found = moved_out(table, "tank/home");
+    let found: Vec<_> = found.iter().map(|(name, path)| (name.as_str(), path.as_str())).collect();
+    assert_eq!(found, [("tank/old", "y"), ("tank/older", "y/a b"), ("tank/home2", "")]);
+}

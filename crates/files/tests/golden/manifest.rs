@@ -41,7 +41,14 @@ pub fn tell(bed: &Bed) -> Vec<String> {
     datasets.sort_by(|a, b| a.0.cmp(&b.0));
     for (name, dataset) in datasets {
         let created = time(dataset.created());
-        out.push(format!("dataset {name} created {created} {}", pairs(dataset.local_properties())));
+        out.push(format!(
+            "dataset {name} created {created} {}",
+            pairs(dataset.own_properties().local().clone())
+        ));
+        for (property, value) in dataset.own_properties().received() {
+            let masked = if dataset.own_properties().get(property).is_none() { ", masked" } else { "" };
+            out.push(format!("received {property}={value}{masked}"));
+        }
         if let Some(origin) = pool.origin(dataset.id()) {
             let hidden = if origin.hidden { ", hidden" } else { "" };
             out.push(format!("origin {}@{}{hidden}", pool.full_name(origin.dataset), origin.name));

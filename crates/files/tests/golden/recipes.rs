@@ -67,6 +67,7 @@ pub const RECIPES: &[Recipe] = &[
     recipe("aliases", "mirror", 2, aliases),
     recipe("trash", "single", 1, trash),
     recipe("datasets", "mirror", 2, datasets),
+    recipe("received", "single", 1, received),
     // Work that an import has to go on with.
     recipe("log", "raidz1", 3, log),
     recipe("orphans", "single", 1, orphans),
@@ -554,6 +555,24 @@ fn datasets(bed: Bed) -> Made {
     let read_only = dataset(&bed, "tank/old", &[]);
     file(&bed, read_only, "file", b"stays");
     bed.pool.set_property(read_only.unpack().0, "readonly", "on").unwrap();
+    exported(bed)
+}
+
+/// Properties that a stream brought: with effect, below one that was set, and masked; a quota among them.
+fn received(bed: Bed) -> Made {
+    let top = dataset(&bed, "tank/top", &[("xattr", "on")]);
+    let brought = [
+        ("compression", "gzip-6"),
+        ("mountpoint", "/srv/top"),
+        ("xattr", "off"),
+        ("org.example:owner", "two words"),
+        ("quota", "16777216"),
+    ];
+    let brought = brought.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let refused = bed.pool.receive_properties(top.unpack().0, &brought, &["mountpoint".to_owned()].into());
+    assert!(refused.unwrap().is_empty());
+    file(&bed, top, "file", &text(1, 60_000));
+    file(&bed, dataset(&bed, "tank/top/below", &[]), "file", &text(2, 60_000));
     exported(bed)
 }
 

@@ -8,6 +8,7 @@ mod bed;
 mod cuts;
 mod members;
 mod order;
+mod rollback;
 mod whole;
 mod worker;
 

@@ -818,7 +818,7 @@ pub fn free_all(bed: &Bed) {
     bed.pool.commit().unwrap();
     assert!(bed.pool.destroyed().is_empty());
     for dataset in bed.pool.datasets().into_iter().filter(|dataset| dataset.last_name() == "other") {
-        let (len, found) = (dataset.local_properties()[LENGTH].parse(), dataset.usage().logical);
+        let (len, found) = (dataset.own_properties().local()[LENGTH].parse(), dataset.usage().logical);
         assert!(found == 0 || Ok(found) == len, "{found} bytes of {len:?}");
     }
 }

@@ -255,7 +255,7 @@ fn accounts_are_what_was_committed_and_replayed() {
     for name in ["quota", "refreservation"] {
         bed.pool.set_property(id, name, "0").unwrap();
     }
-    assert!(home.local_properties().is_empty());
+    assert!(home.own_properties().local().is_empty());
     assert_eq!(bed.pool.share(ROOT_DATASET).used, 0);
     whole(&bed);
 }
@@ -353,7 +353,7 @@ fn simulate(seed: u64, seen: &mut BTreeMap<&'static str, u64>, overshoot: &mut u
         }
         for name in names {
             let dataset = bed.pool.dataset_by_name(name).unwrap();
-            let (share, local) = (bed.pool.share(dataset.id()), dataset.local_properties());
+            let (share, local) = (bed.pool.share(dataset.id()), dataset.own_properties().local().clone());
             let limit = |name: &str| local.get(name).map_or(u64::MAX / 2, |value| value.parse().unwrap());
             let over = share.used.saturating_sub(limit("quota"));
             let over = over.max(share.dataset.saturating_sub(limit("refquota")));
@@ -372,7 +372,7 @@ fn simulate(seed: u64, seen: &mut BTreeMap<&'static str, u64>, overshoot: &mut u
 fn quota_is_near(bed: &Bed, dataset: &Arc<Dataset>, bytes: u64) -> bool {
     let most = bytes + (bytes / RECORD + 3) * RECORD;
     let limit = |dataset: &Dataset, name: &str| -> u64 {
-        dataset.local_properties().get(name).map_or(u64::MAX, |value| value.parse().unwrap())
+        dataset.own_properties().local().get(name).map_or(u64::MAX, |value| value.parse().unwrap())
     };
     let own = bed.pool.share(dataset.id()).dataset;
     if own.saturating_add(most) > limit(dataset, "refquota") {
@@ -406,7 +406,8 @@ fn promises_to(bed: &Bed, dataset: &Arc<Dataset>) -> u64 {
 fn kept_unused(bed: &Bed, name: &str) -> u64 {
     let dataset = bed.pool.dataset_by_name(name).unwrap();
     let share = bed.pool.share(dataset.id());
-    let reserved = dataset.local_properties().get("reservation").map_or(0, |value| value.parse().unwrap());
+    let reserved =
+        dataset.own_properties().local().get("reservation").map_or(0, |value| value.parse().unwrap());
     share.refreservation + u64::saturating_sub(reserved, share.used)
 }
 

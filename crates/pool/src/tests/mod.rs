@@ -1,5 +1,6 @@
 //! Tests of the store that take a whole pool.
 
 mod miscounted;
+mod received;
 mod runs;
 mod snapshots;

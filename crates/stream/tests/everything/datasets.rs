@@ -397,6 +397,21 @@ impl Side {
         "bookmark"
     }
 
+    /// Leaves a bookmark of a snapshot that is gone again.
+    pub fn leave_mark(&mut self, id: DatasetId) {
+        let name = self.name("mark");
+        self.take(&[id], &name, BTreeMap::new());
+        let Some(high) = self.now.get(id).find(&name) else { return };
+        let guid = self.now.get(id).snapshots[&high].guid;
+        let real = |side: &Self| side.pool().make_bookmark(id, BookmarkSource::Snapshot(&name), &name);
+        self.both("bookmark", Change::Whole, real, |now| {
+            now.set(id).bookmarks.insert(name.clone(), (high, guid));
+            Ok(())
+        });
+        let real = |side: &Self| side.pool().destroy_snapshots(&[(id, name.clone())]);
+        self.both("destroy", Change::Whole, real, |now| now.destroy_snapshots(id, &[high]));
+    }
+
     fn rename_snapshot(&mut self, dice: &Dice) -> &'static str {
         let Some((id, high)) = self.some_snapshot(dice) else { return "nothing" };
         let old = self.now.get(id).snapshots[&high].name.clone();

@@ -5,9 +5,10 @@ use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_pool::{Look, ROOT_DATASET};
+use larder_sorted::map::Location;
 use larder_store::{DatasetNodes, PoolError};
-use larder_upkeep::ScrubSince;
 use larder_upkeep::gc::Outcome;
+use larder_upkeep::{ScrubSince, Task};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -60,7 +61,7 @@ impl Side {
     pub fn keep(&mut self, dice: &Dice) -> &'static str {
         self.tick();
         let (pool, upkeep) = (std::sync::Arc::clone(self.pool()), std::sync::Arc::clone(self.upkeep()));
-        match dice.below(24) {
+        match dice.below(28) {
             0..=2 => {
                 self.commit();
                 "commit"
@@ -112,6 +113,7 @@ impl Side {
                 self.export();
                 "export"
             }
+            24..=26 => self.pass(dice),
             22 => {
                 self.mount().flush_stripes().unwrap_or_else(|error| panic!("flush: {error}"));
                 "flush"
@@ -138,6 +140,54 @@ impl Side {
         }
         self.found_nothing_wrong();
         "collect"
+    }
+
+    /// Begins a pass over what some datasets have stored, or goes on with the one under way, which may take over what
+    /// another lifetime began.
+    fn pass(&mut self, dice: &Dice) -> &'static str {
+        let (pool, upkeep) = (std::sync::Arc::clone(self.pool()), std::sync::Arc::clone(self.upkeep()));
+        if upkeep.passes.is_active() && dice.one_in(8) {
+            upkeep.passes.stop().unwrap();
+            return "stop a pass";
+        }
+        if !upkeep.passes.is_active() {
+            let named: Vec<_> = self.now.named().map(|(id, _)| id).collect();
+            let mut of: Vec<_> = named.into_iter().filter(|_| dice.below(3) > 0).collect();
+            of.push(self.some_named(dice));
+            let task = if dice.one_in(3) { Task::Rewrite } else { Task::Dedup };
+            if task == Task::Rewrite {
+                let codec = ["off", "lz4", "zstd-1", "gzip-1"][dice.below(4) as usize];
+                for id in &of {
+                    match pool.set_property(*id, "compression", codec) {
+                        Err(PoolError::NoSpace) if self.is_short => return "no room for a pass",
+                        set => set.unwrap(),
+                    }
+                }
+            }
+            // It goes through trees as they are committed.
+            if dice.below(4) > 0 {
+                self.commit();
+            }
+            upkeep.passes.start(task, of, 0).unwrap();
+        }
+        // Its aliases are of blocks that others refer to as well.
+        self.shares = true;
+        let whole = dice.one_in(2);
+        let mut steps = 0;
+        while (whole || dice.below(4) > 0)
+            && upkeep.passes.step(1 << (12 + dice.below(10))).unwrap().is_some()
+        {
+            steps += 1;
+            assert!(steps < 100_000, "{}: a pass does not end", self.label);
+        }
+        self.note_room();
+        let Some(last) = upkeep.passes.last() else { return "pass" };
+        assert_eq!(last.tally.unread, 0, "{}: {last:?}", self.label);
+        match (last.task, last.tally.changed) {
+            (_, 0) => "pass",
+            (Task::Dedup, _) => "make aliases",
+            (Task::Rewrite, _) => "rewrite",
+        }
     }
 
     fn found_nothing_wrong(&self) {
@@ -207,7 +257,14 @@ impl Side {
             let records = self.pool().snapshots(id).into_iter().chain(self.pool().hidden_snapshots(id));
             records.for_each(|one| wanted.extend(of_snapshot(self, id, one.high)));
         }
-        let found: Vec<_> = self.pool().blocks().unwrap().into_iter().map(|(id, _)| id).collect();
+        let found = self.pool().blocks().unwrap();
+        // The block that an alias stands for is needed as well.
+        for (id, entry) in &found {
+            if let (Location::Alias(to), true) = (&entry.location, wanted.contains_key(id)) {
+                wanted.insert(*to, 0);
+            }
+        }
+        let found: Vec<_> = found.into_iter().map(|(id, _)| id).collect();
         let leaked: Vec<_> = found.iter().filter(|id| !wanted.contains_key(id)).collect();
         let lost: Vec<_> = wanted.keys().filter(|id| found.binary_search(id).is_err()).collect();
         assert!(leaked.is_empty() && lost.is_empty(), "{}: leaked {leaked:?}, lost {lost:?}", self.label);

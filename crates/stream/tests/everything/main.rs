@@ -171,6 +171,9 @@ fn each(seeds: std::ops::Range<u64>, name: &str, run: impl Fn(u64) -> Coverage +
                         break;
                     }
                     let coverage = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed)));
+                    if seed > seeds.start && (seed - seeds.start).is_multiple_of(250) {
+                        println!("seed {seed}");
+                    }
                     let Ok(coverage) = coverage else {
                         println!("seed {seed}: failed; LARDER_TELL=1 tells its steps");
                         failed.lock().unwrap().push(seed);
@@ -223,4 +226,35 @@ fn each_power_cut_leaves_a_moment_that_was() {
         }
         std::mem::take(&mut run.coverage)
     });
+}
+
+/// Bugs on purpose in what frees, what protects and what streams leave; `LARDER_BUG` names one to look for alone.
+#[cfg(feature = "mutants")]
+#[test]
+fn mutants_of_what_snapshots_and_streams_leave_are_found() {
+    use larder_mutants::{Mutant, mutate};
+    const SEEDS: u64 = 60;
+    let all = [
+        Mutant::ProtectionIgnored,
+        Mutant::SharedNotMarked,
+        Mutant::TreeForgotten,
+        Mutant::QueueLost,
+        Mutant::BookmarkKept,
+    ];
+    let wanted = std::env::var("LARDER_BUG");
+    let is_wanted =
+        |mutant: &Mutant| wanted.as_ref().is_ok_and(|name| *name == format!("{mutant:?}")) || wanted.is_err();
+    std::panic::set_hook(Box::new(|_| ()));
+    let hunt = |mutant| {
+        (0..SEEDS).find(|seed| {
+            mutate(Some(mutant));
+            let outcome = std::panic::catch_unwind(|| run(*seed));
+            mutate(None);
+            outcome.is_err()
+        })
+    };
+    let found: Vec<_> = all.into_iter().filter(is_wanted).map(|mutant| (mutant, hunt(mutant))).collect();
+    drop(std::panic::take_hook());
+    println!("found at seeds {found:?}");
+    assert!(found.iter().all(|(_, seed)| seed.is_some()), "{found:?}");
 }

@@ -179,7 +179,7 @@ impl Running {
             };
             snapshots.insert(record.high, taken);
         }
-        let local = dataset.local_properties();
+        let local = dataset.own_properties().local().clone();
         let limits = Limits::NAMES
             .into_iter()
             .filter_map(|name| Some((name.to_owned(), local.get(name)?.parse().expect("a number of bytes"))));

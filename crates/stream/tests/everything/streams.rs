@@ -17,10 +17,9 @@ use std::sync::Arc;
 const DATASETS: usize = 8;
 
 /// The base of an increment, at the sender.
-#[expect(clippy::large_enum_variant, reason = "one at a time")]
 enum From {
     Nothing,
-    Snapshot(SnapshotView),
+    Snapshot(Box<SnapshotView>),
     Bookmark(BookmarkRecord),
 }
 
@@ -67,7 +66,8 @@ impl Side {
             let Some(set) = self.now.0.get(&of) else { continue };
             let named = set.named().find(|(high, one)| **high <= up_to && one.guid == guid && !set.is_trash);
             if let Some((_, one)) = named {
-                found = Some(From::Snapshot(self.pool().snapshot_view(of, &one.name).expect("it is named")));
+                let view = self.pool().snapshot_view(of, &one.name).expect("it is named");
+                found = Some(From::Snapshot(Box::new(view)));
             }
             let mut marks = self.pool().bookmarks(of).into_iter();
             let is_good = |one: &BookmarkRecord| {
@@ -328,6 +328,9 @@ fn deliver(
             to.administer(dice);
         }
         to.is_receiving = false;
+    }
+    if dice.one_in(4) {
+        to.leave_mark(target);
     }
     take_over(to, dice, target, incoming, &stream, kind)
 }

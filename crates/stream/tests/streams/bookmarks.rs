@@ -231,6 +231,14 @@ fn a_record_that_was_copied_away_and_back_is_sent_though_its_file_had_it_once() 
     let frames = sent_from(&a, "one", "two", None);
     let Some(Frame::End(end)) = frames.iter().rev().nth(1) else { panic!("no end") };
     assert_eq!(end.records, 1, "one of the two stayed where it was");
+    let (new, mark) =
+        (a.pool.snapshot_view(ROOT_DATASET, "two").unwrap(), a.pool.bookmark(ROOT_DATASET, "one").unwrap());
+    let send = || Send::new(&a.pool, Base::Bookmark(&mark), &new, None);
+    let (mut measured, mut really) = (send(), send());
+    while measured.measure().unwrap() {}
+    while really.chunk().unwrap().is_some() {}
+    let (told, sent) = (measured.sent(), really.sent().bytes);
+    assert!(told.bytes < sent && sent <= told.bytes + told.unsure, "{told:?}, and it was {sent}");
     receive(&b.pool, "tank/r", &encode(&frames), ReceiveAs::Next).unwrap();
     assert!(see(&b.pool, id(&b.pool, "tank/r"), "two") == see(&a.pool, ROOT_DATASET, "two"));
     check(&a);

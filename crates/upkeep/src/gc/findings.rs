@@ -386,7 +386,7 @@ mod tests {
         };
         let value = findings.encode();
         let name = "larder:trace-found".to_owned();
-        let record = larder_format::tables::PropertyRecord { name, value: value.clone() }.encode();
+        let record = larder_format::property::PropertyRecord::local(&name, &value).encode();
         assert!(record.len() <= larder_format::node::MAX_VALUE, "{} bytes", record.len());
         let found = Findings::decode(&value).unwrap();
         assert_eq!((found.unshared, &found.histogram[0]), (most, &of));

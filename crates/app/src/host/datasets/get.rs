@@ -65,7 +65,7 @@ struct Looking<'a> {
 
 /// A property that Larder tells.
 fn told(name: &str, value: impl ToString) -> Option<PropertyValue> {
-    Some(PropertyValue { name: name.to_owned(), value: value.to_string(), source: Source::None })
+    Some(PropertyValue::new(name, value, Source::None))
 }
 
 impl Looking<'_> {
@@ -77,7 +77,15 @@ impl Looking<'_> {
             }
             _ => asked.to_vec(),
         };
-        let properties = names.iter().filter_map(|property| self.value(dataset, &name, property)).collect();
+        let own = dataset.own_properties();
+        let value = |property: &String| {
+            let value = self.value(dataset, &name, property);
+            let Some(received) = own.received().get(property) else { return value };
+            // It may be all that there is, and have no effect.
+            let value = value.unwrap_or_else(|| PropertyValue::new(property, "-", Source::None));
+            Some(PropertyValue { received: Some(received.clone()), ..value })
+        };
+        let properties = names.iter().filter_map(value).collect();
         Item { name, kind: ItemKind::Filesystem, properties }
     }
 
@@ -103,6 +111,9 @@ impl Looking<'_> {
                     "creation" => told(property, record.created.secs),
                     "createtxg" => told(property, record.commit),
                     "guid" => told(property, record.guid),
+                    "sendable" => {
+                        told(property, if self.live.pool.is_traced(&record) { "yes" } else { "no" })
+                    }
                     _ => None,
                 };
                 let properties = match request.properties.as_slice() {
@@ -165,7 +176,9 @@ impl Looking<'_> {
         let mut names = BTreeSet::new();
         let mut at = self.live.pool.dataset(dataset.id());
         while let Some(dataset) = at {
-            names.extend(dataset.local_properties().into_keys().filter(|name| property::is_user(name)));
+            names.extend(
+                dataset.own_properties().effective().into_keys().filter(|name| property::is_user(name)),
+            );
             let parent = dataset.parent();
             at = self.live.pool.dataset(parent).filter(|_| parent != dataset.id());
         }
@@ -252,10 +265,13 @@ impl Looking<'_> {
                 };
                 let source = match from {
                     None => Source::Default,
-                    Some(from) if from == id => Source::Local,
-                    Some(from) => Source::Inherited(pool.full_name(from)),
+                    Some(from) if from != id => Source::Inherited(pool.full_name(from)),
+                    Some(_) => match dataset.own_properties().get(name) {
+                        Some((_, true)) => Source::Received,
+                        _ => Source::Local,
+                    },
                 };
-                return Some(PropertyValue { name: name.to_owned(), value, source });
+                return Some(PropertyValue::new(name, value, source));
             }
             _ => {}
         }
@@ -268,7 +284,7 @@ impl Looking<'_> {
         }
         let effective = pool.effective(id, name)?;
         let source = source(pool, effective.source);
-        Some(PropertyValue { name: name.to_owned(), value: effective.value, source })
+        Some(PropertyValue::new(name, effective.value, source))
     }
 
     /// A property of the snapshot `record` of `dataset`.
@@ -308,8 +324,7 @@ impl Looking<'_> {
             }
             _ if property::is_user(name) => {
                 if let Some(value) = own.get(name) {
-                    let (name, value) = (name.to_owned(), value.clone());
-                    return Some(PropertyValue { name, value, source: Source::Local });
+                    return Some(PropertyValue::new(name, value, Source::Local));
                 }
                 let effective = pool.effective(dataset.id(), name)?;
                 let from = match effective.source {
@@ -317,7 +332,7 @@ impl Looking<'_> {
                     _ => dataset.id(),
                 };
                 let source = Source::Inherited(pool.full_name(from));
-                Some(PropertyValue { name: name.to_owned(), value: effective.value, source })
+                Some(PropertyValue::new(name, effective.value, source))
             }
             _ => None,
         }

@@ -66,6 +66,7 @@ pub fn family(live: &Live, top: DatasetId) -> Vec<Arc<Dataset>> {
 fn source(pool: &Pool, from: PropertySource) -> Source {
     match from {
         PropertySource::Local => Source::Local,
+        PropertySource::Received => Source::Received,
         PropertySource::Default => Source::Default,
         PropertySource::Inherited(id) => Source::Inherited(pool.full_name(id)),
     }

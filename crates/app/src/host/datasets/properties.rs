@@ -7,7 +7,7 @@ use crate::api::fs::{Inherit, Set};
 use crate::api::name::{check_snapshot, pool_of};
 use crate::api::{ApiError, Done, Result};
 use larder_format::DatasetId;
-use larder_pool::Dataset;
+use larder_pool::{Dataset, Here};
 use std::sync::Arc;
 
 /// Sets properties of datasets: all of them, or none where one is refused.
@@ -33,7 +33,7 @@ pub fn inherit(host: &Host, request: &Inherit) -> Result<Done> {
     }
     let inherit = |live: &Live, dataset: &Arc<Dataset>, before: &mut Before| {
         let all = if request.recursive { family(live, dataset.id()) } else { vec![Arc::clone(dataset)] };
-        all.iter().try_for_each(|dataset| before.inherit(live, dataset, property))
+        all.iter().try_for_each(|dataset| before.inherit(live, dataset, property, request.received))
     };
     let doing = |name: &str| format!("cannot inherit '{property}' for '{name}'");
     change(host, &request.names, moves(property), inherit, doing)
@@ -125,11 +125,11 @@ struct Before {
     values: Vec<Value>,
 }
 
-/// Own value of a property; none where there was none.
+/// State of a property of a dataset, as it was set there.
 struct Value {
     id: DatasetId,
     property: String,
-    value: Option<String>,
+    here: Here,
 }
 
 impl Before {
@@ -140,9 +140,12 @@ impl Before {
         Ok(())
     }
 
-    fn inherit(&mut self, live: &Live, dataset: &Dataset, property: &str) -> Result<()> {
+    fn inherit(&mut self, live: &Live, dataset: &Dataset, property: &str, received: bool) -> Result<()> {
         let before = Value::of(dataset, property);
-        live.pool.inherit_property(before.id, property)?;
+        match received {
+            true => live.pool.set_here(before.id, property, Here::Nothing)?,
+            false => live.pool.inherit_property(before.id, property)?,
+        }
         self.values.push(before);
         Ok(())
     }
@@ -150,8 +153,8 @@ impl Before {
 
 impl Value {
     fn of(dataset: &Dataset, property: &str) -> Self {
-        let value = dataset.local_properties().get(property).cloned();
-        Self { id: dataset.id(), property: property.to_owned(), value }
+        let here = dataset.own_properties().here(property);
+        Self { id: dataset.id(), property: property.to_owned(), here }
     }
 }
 
@@ -169,10 +172,8 @@ fn take_back(live: &Live, before: &Before, moving: bool) -> Result<()> {
 /// Gives datasets the values again that they had, as many as can be. The last goes first: a reservation goes down
 /// before its quota does.
 fn put_back(live: &Live, before: &Before) -> Result<()> {
-    let back = before.values.iter().rev().map(|Value { id, property, value }| match value {
-        Some(value) => live.pool.set_property(*id, property, value),
-        None => live.pool.inherit_property(*id, property),
-    });
+    let back = before.values.iter().rev();
+    let back = back.map(|Value { id, property, here }| live.pool.set_here(*id, property, here.clone()));
     Ok(back.fold(Ok(()), std::result::Result::and)?)
 }
 

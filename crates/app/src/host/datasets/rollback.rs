@@ -81,7 +81,7 @@ pub fn rollback(host: &Host, request: &Rollback) -> Result<RolledBack> {
                 }
                 PoolError::Busy(text) => ApiError::new(ErrorKind::Busy, text)
                     .safe(NOTHING_CHANGED)
-                    .hint("try again in a moment, or when larder fs diff is over"),
+                    .hint("try again in a moment, or when larder fs diff or space is over"),
                 error => error.into(),
             })
         });

@@ -12,18 +12,21 @@ use crate::api::{ApiError, Done, ErrorKind, Properties, Result};
 use crate::replicate::REPLICATED;
 use larder_format::DatasetId;
 use larder_format::tables::SnapshotRecord;
-use larder_pool::{Dataset, Incoming, PoolError, ReceiveAs};
+use larder_pool::{Dataset, Incoming, Limits, PoolError, ReceiveAs};
 use larder_stream::wire::{
     BEGIN_CLONE, BEGIN_RESUMED, Begin, DatasetFrame, Decoder, Frame, STREAM_REPLICATES, Start,
 };
 use larder_stream::{Receive, StreamError, Token};
 use larder_zfs_stream::Streams;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io::{ErrorKind as IoKind, Read};
 use std::sync::Arc;
 
 /// Properties that say where a dataset is seen, which is the receiver's to say.
 const PLACES: [&str; 1] = ["mountpoint"];
+
+/// The most properties of a dataset that are taken from a stream.
+const PROPERTIES_MAX: usize = 4096;
 
 /// Receives all snapshots of a stream.
 ///
@@ -438,6 +441,10 @@ impl Coming<'_> {
         };
         let record = pool.received(target).filter(|record| record.resumable);
         if let (Some(record), Some(why)) = (record, why) {
+            // A stream that goes on by a token brings none. A limit could stop the rest.
+            if made {
+                self.receive_properties(target, begin, false)?;
+            }
             pool.commit()?;
             let message = format!(
                 "{why}.\nPartially received snapshot is saved.\n\
@@ -471,8 +478,7 @@ impl Coming<'_> {
         mounts.mount_snapshots_again(shown);
         let (record, gone) = finished?;
         mounts.tell_of_snapshot(target, &record.name);
-        self.set_properties(target, begin, &record)?;
-        pool.commit()?;
+        let set = self.set_properties(target, begin, &record).and_then(|()| Ok(pool.commit().map(drop)?));
         // A dataset that is new is mounted as any other that is made.
         let is_first = pool.snapshots(target).len() == 1;
         if let Some(dataset) = pool.dataset(target) {
@@ -487,35 +493,48 @@ impl Coming<'_> {
         }
         let others: Vec<_> = gone.iter().filter(|id| **id != target).copied().collect();
         mounts.mount_again(&others);
+        set
+    }
+
+    /// Properties of the dataset that came are in place of those that came before; those of nobody's business here are
+    /// noted, and have no effect.
+    fn receive_properties(&mut self, target: DatasetId, begin: &Begin, with_limits: bool) -> Result<()> {
+        let pool = &self.live.pool;
+        let full = pool.full_name(target);
+        let of_begin: Properties = begin.properties.iter().cloned().collect();
+        let carried = self.properties.take().or(Some(of_begin).filter(|carried| !carried.is_empty()));
+        let Some(carried) = carried else { return Ok(()) };
+        if carried.len() > PROPERTIES_MAX {
+            let beyond = format!("{} of them are too many", carried.len());
+            passed_over(&full, "what comes after the first properties", &beyond);
+        }
+        let mut brought = Properties::new();
+        // Where the sender replicates to is nothing that this dataset does.
+        let wanted =
+            |name: &str| !name.starts_with(REPLICATED) && (with_limits || !Limits::NAMES.contains(&name));
+        for (name, value) in carried.into_iter().take(PROPERTIES_MAX).filter(|(name, _)| wanted(name)) {
+            let one = Properties::from([(name.clone(), value)]);
+            match (Set { names: vec![full.clone()], properties: one }.checked()) {
+                Ok(set) => brought.extend(set.properties),
+                Err(error) => passed_over(&full, &name, &error),
+            }
+        }
+        let dataset = pool.dataset(target).ok_or_else(|| ApiError::no_such_dataset(&full))?;
+        let mut masked: BTreeSet<_> = self.request.without.iter().cloned().collect();
+        // A place that somebody let have effect was that one alone.
+        let known = dataset.own_properties();
+        let places = PLACES.into_iter().filter(|name| known.received().get(*name) != brought.get(*name));
+        masked.extend(places.map(str::to_owned));
+        let refused = pool.receive_properties(target, &brought, &masked)?;
+        refused.iter().for_each(|(name, error)| passed_over(&full, name, error));
         Ok(())
     }
 
-    /// Properties that came with a snapshot, but for those that nobody wants here.
+    /// Properties and holds that came with a snapshot, and properties that were asked for.
     fn set_properties(&mut self, target: DatasetId, begin: &Begin, record: &SnapshotRecord) -> Result<()> {
+        self.receive_properties(target, begin, true)?;
         let pool = &self.live.pool;
-        let mut properties: BTreeMap<String, String> = begin.properties.iter().cloned().collect();
-        properties.extend(self.properties.take().unwrap_or_default());
-        // Where the sender replicates to is nothing that this dataset does.
-        let without = |name: &str| {
-            self.request.without.iter().any(|one| one == name)
-                || PLACES.contains(&name)
-                || name.starts_with(REPLICATED)
-                || self.request.properties.contains_key(name)
-        };
-        // A limit that does not fit here, or a value that cannot be, is no reason to refuse the data.
         let full = pool.full_name(target);
-        let passed_over = |name: &str, error: &dyn std::fmt::Display| {
-            tracing::warn!("{full}: {} of the stream is not set: {error}", name.escape_default());
-        };
-        for (name, value) in properties.into_iter().filter(|(name, _)| !without(name)) {
-            let one = Properties::from([(name.clone(), value)]);
-            let checked = Set { names: vec![full.clone()], properties: one }.checked();
-            let set = checked.and_then(|set| {
-                let mut each = set.properties.iter();
-                Ok(each.try_for_each(|(name, value)| pool.set_property(target, name, value))?)
-            });
-            let _ = set.inspect_err(|error| passed_over(&name, error));
-        }
         for (name, value) in &self.request.properties {
             pool.set_property(target, name, value)?;
         }
@@ -525,14 +544,20 @@ impl Coming<'_> {
             let set = Set { names, properties: one }
                 .checked()
                 .and_then(|_| Ok(pool.set_snapshot_property(record, name, Some(value))?));
-            let _ = set.inspect_err(|error| passed_over(name, error));
+            let _ = set.inspect_err(|error| passed_over(&full, name, error));
         }
         for tag in &begin.holds {
             let held = pool.hold_snapshots(&[(target, record.name.clone())], tag);
-            let _ = held.inspect_err(|error| passed_over(tag, error));
+            let _ = held.inspect_err(|error| passed_over(&full, tag, error));
         }
         Ok(())
     }
+}
+
+/// Tells of a part of a stream that cannot be here: a limit that does not fit, or a value that cannot be, is no reason
+/// to refuse the data.
+fn passed_over(full: &str, name: &str, error: &dyn std::fmt::Display) {
+    tracing::warn!("{full}: {} of the stream is not set: {error}", name.escape_default());
 }
 
 /// Number of parts that two names of datasets have in common, from the pool on.

@@ -34,6 +34,7 @@ pub fn send(host: &Host, request: &Request, emit: &mut Emit<'_>) -> Result<()> {
             to: format!("{}@{}", step.dataset, step.to.name),
             from: step.from.as_ref().map(|from| from.name(pool)),
             bytes: send.sent().bytes,
+            at_most: Some(send.sent()).filter(|sent| sent.unsure > 0).map(|sent| sent.bytes + sent.unsure),
         });
     }
     let waits = || is_here(host, &plan.live);
@@ -50,10 +51,11 @@ pub fn send(host: &Host, request: &Request, emit: &mut Emit<'_>) -> Result<()> {
     }
     let mut listens = put(&Frame::Start(Start { flags, name }));
     for part in &plan.parts {
-        if request.replicate {
-            listens = listens && put(&Frame::Dataset(told_of(pool, part)));
+        // Also where there are none, which is then known.
+        if request.replicate || request.properties {
+            listens = listens && put(&Frame::Dataset(told_of(pool, part, request)));
         }
-        for (number, step) in part.steps.iter().enumerate() {
+        for step in &part.steps {
             let views = Views::of(pool, step)?;
             let mut send = Send::new(pool, views.base(step), &views.to, position(&plan));
             let mut begin = send.begin(&format!("{}@{}", step.dataset, step.to.name)).map_err(failed)?;
@@ -61,9 +63,6 @@ pub fn send(host: &Host, request: &Request, emit: &mut Emit<'_>) -> Result<()> {
                 begin.flags |= BEGIN_CLONE;
             }
             if request.replicate || request.properties {
-                if number == 0 && !request.replicate {
-                    begin.properties = part.dataset.local_properties().into_iter().collect();
-                }
                 begin.own = pool.snapshot_properties(&step.to).unwrap_or_default().into_iter().collect();
             }
             if request.holds {
@@ -117,11 +116,16 @@ impl Views {
     }
 }
 
-fn told_of(pool: &Pool, part: &Of) -> DatasetFrame {
+fn told_of(pool: &Pool, part: &Of, request: &Request) -> DatasetFrame {
     let id = part.dataset.id();
+    let own = part.dataset.own_properties();
+    let properties = match request.backup {
+        true => own.received().clone(),
+        false => own.effective(),
+    };
     DatasetFrame {
         path: part.path.clone(),
-        properties: part.dataset.local_properties().into_iter().collect(),
+        properties: properties.into_iter().collect(),
         snapshots: pool.snapshots(id).into_iter().map(|one| (one.guid, one.name)).collect(),
     }
 }

@@ -261,7 +261,7 @@ fn what_was_destroyed_is_brought_back_with_all_that_was_below_and_may_get_anothe
     let renamed: Vec<_> = guids.iter().map(|line| line.replace("tank/a", "tank/old")).collect();
     assert_eq!(bed.listed(&["tank/old"], None, &["guid"]), renamed);
     let old = live.pool.dataset_by_name("tank/old").unwrap();
-    assert_eq!(old.local_properties()["org.example:note"], "kept");
+    assert_eq!(old.own_properties().local()["org.example:note"], "kept");
     assert!(trash(None).is_empty());
 
     // Snapshots.
