@@ -151,7 +151,9 @@ impl Work<'_> {
             } else {
                 vec![(0, part)]
             };
-            self.report.already += part - apart.iter().map(|(_, length)| length).sum::<u64>();
+            let rest = part - apart.iter().map(|(_, length)| length).sum::<u64>();
+            // Zeros that take no blocks of their own are reserved.
+            *(if from.is_none() { &mut self.report.holes } else { &mut self.report.already }) += rest;
             for (behind, length) in apart {
                 if (self.site.is_stopped)() {
                     self.is_settled = false;

@@ -19,7 +19,6 @@
 use crate::error::DedupeError;
 use crate::items::{Cutting, Item};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
-use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -167,11 +166,12 @@ impl HashFile {
     /// # Errors
     /// When it is damaged, of something else, or in use.
     pub fn open(path: &Path, uuid: [u8; 16], cutting: Cutting, memory: u64) -> Result<Self, DedupeError> {
-        // It has the names of files that others may not see.
-        let made = std::fs::OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path);
-        made.map_err(|error| DedupeError::Storage { path: path.to_owned(), error })?;
+        let is_empty = path.metadata().map_or(true, |found| found.len() == 0);
+        if is_empty {
+            make(path, uuid, cutting)?;
+        }
         let open = || {
-            Database::builder().set_cache_size(memory as usize).set_check_integrity_on_open(true).create(path)
+            Database::builder().set_cache_size(memory as usize).set_check_integrity_on_open(true).open(path)
         };
         // What redb meets in a damaged file may make it panic.
         let database = match catch_unwind(AssertUnwindSafe(open)) {
@@ -188,22 +188,8 @@ impl HashFile {
             Err(_) => return Err(bad(path, &"it is damaged")),
         };
         let mut file = Self { path: path.to_owned(), database, next_id: 0 };
-        let version = match file.meta("version")? {
-            None => {
-                if file.has_tables()? {
-                    return Err(bad(path, &"it is a database of something else"));
-                }
-                let write = file.write()?;
-                write.put_meta("uuid", &uuid)?;
-                write.put_meta("block", &cutting.block().to_le_bytes())?;
-                write.put_meta("by-content", &u64::from(cutting.is_by_content()).to_le_bytes())?;
-                write.put_meta("next-id", &0u64.to_le_bytes())?;
-                write.put_meta("version", &VERSION.to_le_bytes())?;
-                write.tables()?;
-                write.commit()?;
-                return Ok(file);
-            }
-            Some(version) => version,
+        let Some(version) = file.meta("version")? else {
+            return Err(bad(path, &"it is a database of something else"));
         };
         let foreign = |why: String| Err(DedupeError::Foreign { path: path.to_owned(), why });
         if version != VERSION.to_le_bytes() {
@@ -235,11 +221,6 @@ impl HashFile {
             Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
             Err(error) => Err(bad(&self.path, &error)),
         }
-    }
-
-    fn has_tables(&self) -> Result<bool, DedupeError> {
-        let read = self.database.begin_read().map_err(|error| bad(&self.path, &error))?;
-        Ok(read.list_tables().map_err(|error| bad(&self.path, &error))?.next().is_some())
     }
 
     /// Number of the scope that `words` tell: that of the run before, where it was the same.
@@ -303,6 +284,30 @@ impl HashFile {
             files: transaction.open_table(FILES).map_err(|error| bad(&error))?,
             hashes: transaction.open_table(HASHES).map_err(|error| bad(&error))?,
         })
+    }
+}
+
+/// Makes an empty one, which is there whole or not at all, and which nobody else may read: it has the names of files.
+fn make(path: &Path, uuid: [u8; 16], cutting: Cutting) -> Result<(), DedupeError> {
+    let storage = |error| DedupeError::Storage { path: path.to_owned(), error };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = tempfile::Builder::new().prefix(".larder-dedupe-").tempfile_in(folder).map_err(storage)?;
+    let database = Database::create(name.path()).map_err(|error| bad(path, &error))?;
+    let file = HashFile { path: path.to_owned(), database, next_id: 0 };
+    let write = file.write()?;
+    write.put_meta("uuid", &uuid)?;
+    write.put_meta("block", &cutting.block().to_le_bytes())?;
+    write.put_meta("by-content", &u64::from(cutting.is_by_content()).to_le_bytes())?;
+    write.put_meta("next-id", &0u64.to_le_bytes())?;
+    write.put_meta("version", &VERSION.to_le_bytes())?;
+    write.tables()?;
+    write.commit()?;
+    drop(file);
+    // What somebody else made meanwhile stays, but for a file without a byte.
+    let outcome = if path.exists() { name.persist(path) } else { name.persist_noclobber(path) };
+    match outcome {
+        Err(failed) if failed.error.kind() != std::io::ErrorKind::AlreadyExists => Err(storage(failed.error)),
+        _ => Ok(()),
     }
 }
 
@@ -545,7 +550,7 @@ mod tests {
         let path = folder.path().join("hashes");
         filled(&path);
         let mut file = HashFile::open(&path, [1; 16], cutting(), CACHE).unwrap();
-        assert_eq!(file.fresh_id(), 1);
+        assert_eq!(file.fresh_id(), 1, "ids are not given out again");
         let read = file.read().unwrap();
         assert_eq!(read.get(b"handle").unwrap(), Some(record(0)));
         assert_eq!(read.items(0, 3).unwrap().len(), 2);
@@ -582,6 +587,16 @@ mod tests {
         let path = folder.path().join("hashes");
         filled(&path);
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_file_without_a_byte_becomes_one_and_a_new_one_leaves_nothing_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hashes");
+        fs::write(&path, b"").unwrap();
+        filled(&path);
+        filled(&folder.path().join("other"));
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
     }
 
     #[test]

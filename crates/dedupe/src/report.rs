@@ -139,6 +139,7 @@ impl Report {
     pub(crate) fn add_shared(&mut self, other: &Self) {
         self.found += other.found;
         self.already += other.already;
+        self.holes += other.holes;
         self.shared += other.shared;
         self.zeros += other.zeros;
         self.shared_files += other.shared_files;

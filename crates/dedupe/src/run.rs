@@ -328,7 +328,8 @@ impl Sharing<'_> {
         Ok(())
     }
 
-    /// Ranks: first what cannot change its blocks, then what others share already, then the oldest.
+    /// Ranks: first what cannot change its blocks, then what others share already, then the longest: btrfs frees an
+    /// extent when nothing of it is in use, and what is short goes whole.
     fn rank(&self, reading: &Reading, report: &mut Report) -> Result<Table, DedupeError> {
         let unit = self.settings.cutting.unit();
         let ids = self.hashes.ids() as usize;
@@ -360,12 +361,11 @@ impl Sharing<'_> {
                 (_, _, true) => 2,
                 _ => 3,
             };
-            // From the most negative time on.
-            let age = record.stamp.mtime as u64 ^ 1 << 63;
+            let shortness = u64::MAX - record.stamp.size;
             let id = record.id as usize;
             table.units[id] = units;
             table.marks[id] = u8::from(changes) * CHANGES + u8::from(is_settled) * SETTLED;
-            order.push(u128::from(class) << 96 | u128::from(age) << 32 | u128::from(record.id))
+            order.push(u128::from(class) << 96 | u128::from(shortness) << 32 | u128::from(record.id))
         })?;
         for number in order.sorted() {
             let id = number? as u32;
