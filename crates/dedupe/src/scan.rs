@@ -439,3 +439,84 @@ fn swap_files() -> Vec<(u64, u64)> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use larder_device::Inline;
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Stops when so much was read.
+    struct Stops {
+        after: u64,
+        done: AtomicU64,
+    }
+
+    impl Watch for Stops {
+        fn progress(&self, phase: Phase, done: u64, _: u64) {
+            if phase == Phase::Read {
+                self.done.fetch_add(done, Ordering::Relaxed);
+            }
+        }
+        fn is_stopped(&self) -> bool {
+            self.done.load(Ordering::Relaxed) >= self.after
+        }
+    }
+
+    fn scan(folder: &Path, files: &Path, after: u64) -> (Report, usize) {
+        let cutting = Cutting::blocks(4096).unwrap();
+        let mut hashes = HashFile::open(&folder.join("hashes"), [1; 16], cutting, 1 << 20).unwrap();
+        let watch = Stops { after, done: AtomicU64::new(0) };
+        let roots = [files.canonicalize().unwrap()];
+        let (identity, workers) = (([1; 16], true), &Inline);
+        let scan =
+            Scan { roots: &roots, folder, identity, crosses_mounts: false, cutting, workers, watch: &watch };
+        let mut report = Report::default();
+        let seen = scan.run(&mut hashes, &mut report).unwrap();
+        (report, (0..hashes.ids()).filter(|id| seen.has(*id)).count())
+    }
+
+    #[test]
+    fn a_long_file_is_gone_on_with_where_a_run_was_stopped() {
+        let (folder, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let segment = Cutting::blocks(4096).unwrap().segment();
+        let file = File::create(files.path().join("long")).unwrap();
+        for number in 0..40 {
+            file.write_all_at(&[7; 4096], number * segment).unwrap();
+        }
+        file.set_len(40 * segment).unwrap();
+        let (first, found) = scan(folder.path(), files.path(), segment);
+        assert_eq!((first.read, first.read_files, found), (SEGMENTS as u64 * 4096, 0, 0), "cut short");
+        let (second, found) = scan(folder.path(), files.path(), u64::MAX);
+        assert_eq!((second.read, second.read_files, found), (8 * 4096, 1, 1));
+        let (third, found) = scan(folder.path(), files.path(), u64::MAX);
+        assert_eq!((third.read, third.read_files, found), (0, 0, 1));
+        // What was read of it is of no use any more.
+        std::fs::remove_file(folder.path().join("hashes")).unwrap();
+        scan(folder.path(), files.path(), segment);
+        file.write_all_at(&[8; 4096], 0).unwrap();
+        let (changed, _) = scan(folder.path(), files.path(), u64::MAX);
+        assert_eq!((changed.read, changed.read_files), (40 * 4096, 1));
+    }
+
+    #[test]
+    fn other_names_are_links_and_what_is_gone_is_forgotten() {
+        let (folder, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = |name: &str| files.path().join(name);
+        std::fs::write(path("a"), [1; 5000]).unwrap();
+        std::fs::hard_link(path("a"), path("b")).unwrap();
+        std::fs::write(path("c"), [2; 5000]).unwrap();
+        std::os::unix::fs::symlink("/", path("d")).unwrap();
+        for (read, links) in [(2, 1), (0, 1)] {
+            let (report, found) = scan(folder.path(), files.path(), u64::MAX);
+            assert_eq!((report.read_files, report.links, report.files, found), (read, links, 2, 2));
+        }
+        std::fs::rename(path("c"), path("e")).unwrap();
+        std::fs::remove_file(path("a")).unwrap();
+        let (report, _) = scan(folder.path(), files.path(), u64::MAX);
+        assert_eq!((report.forgotten, report.links, report.files), (0, 0, 2));
+        std::fs::remove_file(path("b")).unwrap();
+        assert_eq!(scan(folder.path(), files.path(), u64::MAX).0.forgotten, 1);
+    }
+}

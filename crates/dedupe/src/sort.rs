@@ -5,9 +5,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
-use std::path::PathBuf;
+use std::mem::take;
+use std::path::{Path, PathBuf};
 
 const READ: usize = 16 << 10;
+/// Runs, of which each is an open file with a buffer; when there are more, they become one.
+const RUNS: usize = 256;
 
 /// Takes numbers in any order and gives them back in theirs.
 pub struct Sorter {
@@ -43,16 +46,18 @@ impl Sorter {
     }
 
     fn spill(&mut self) -> io::Result<()> {
-        self.held.sort_unstable();
-        let mut file = tempfile::tempfile_in(&self.folder)?;
-        let mut out = BufWriter::with_capacity(READ, &mut file);
-        for number in self.held.drain(..) {
-            out.write_all(&number.to_le_bytes())?;
+        if self.runs.len() >= RUNS {
+            let runs = Self {
+                folder: self.folder.clone(),
+                room: 0,
+                held: Vec::new(),
+                taken: 0,
+                runs: take(&mut self.runs),
+            };
+            self.runs.push(written(&self.folder, runs.sorted())?);
         }
-        out.flush()?;
-        drop(out);
-        file.rewind()?;
-        self.runs.push(file);
+        self.held.sort_unstable();
+        self.runs.push(written(&self.folder, self.held.drain(..).map(Ok))?);
         Ok(())
     }
 
@@ -71,6 +76,19 @@ impl Sorter {
         }
         sorted
     }
+}
+
+/// A file of those numbers.
+fn written(folder: &Path, numbers: impl Iterator<Item = Result<u128, DedupeError>>) -> io::Result<File> {
+    let mut file = tempfile::tempfile_in(folder)?;
+    let mut out = BufWriter::with_capacity(READ, &mut file);
+    for number in numbers {
+        out.write_all(&number.map_err(io::Error::other)?.to_le_bytes())?;
+    }
+    out.flush()?;
+    drop(out);
+    file.rewind()?;
+    Ok(file)
 }
 
 /// What was sorted.
@@ -129,8 +147,18 @@ mod tests {
         let mut sorter = Sorter::new(std::env::temp_dir(), 16 * 1024);
         all.iter().for_each(|number| sorter.push(*number).unwrap());
         assert_eq!(sorter.runs.len(), 9);
+        assert_eq!(sorter.len(), 10_000);
         let sorted: Vec<u128> = sorter.sorted().map(Result::unwrap).collect();
         all.sort_unstable();
         assert_eq!(sorted, all);
+    }
+
+    #[test]
+    fn many_runs_become_one() {
+        let mut sorter = Sorter::new(std::env::temp_dir(), 1);
+        let count = 1024 * (RUNS as u128 + 20);
+        (0..count).rev().for_each(|number| sorter.push(number).unwrap());
+        assert!(sorter.runs.len() < 30, "{}", sorter.runs.len());
+        assert!(sorter.sorted().map(Result::unwrap).eq(0..count));
     }
 }
