@@ -90,7 +90,7 @@ struct Source {
 
 impl Work<'_> {
     fn note(&mut self, reason: Reason, bytes: u64) {
-        // What the file system refuses today it refuses tomorrow.
+        // Refused today is refused tomorrow.
         self.is_settled &= matches!(reason, Reason::Refused | Reason::ReadOnly);
         self.report.unshared.entry(reason).or_default().add(bytes, &self.target.path);
     }
@@ -218,7 +218,7 @@ impl Work<'_> {
     }
 }
 
-/// What is to be the same: a range of the source, and one of the file that changes its blocks.
+/// Two ranges that are to be the same: one of the source, and one of the file that changes its blocks.
 struct Ranges<'a> {
     /// None when a hole is only thought of.
     source: Option<&'a OwnedFd>,

@@ -17,7 +17,7 @@ pub enum DedupeError {
     /// The kernel cannot share blocks there.
     #[error("'{}' is on {kind}, where the kernel cannot share blocks of files: it can on XFS and btrfs", path.display())]
     Unable {
-        /// What was named.
+        /// The path that was named.
         path: PathBuf,
         /// Kind of the file system.
         kind: String,
@@ -25,19 +25,19 @@ pub enum DedupeError {
     /// It is a FUSE mount, which the call never reaches.
     #[error("'{}' is on FUSE, to which the kernel does not pass this on", path.display())]
     Fuse {
-        /// What was named.
+        /// The path that was named.
         path: PathBuf,
     },
     /// An XFS that was made without it.
     #[error("'{}' is on an XFS that was made without reflink=1: it cannot share blocks", path.display())]
     NoReflink {
-        /// What was named.
+        /// The path that was named.
         path: PathBuf,
     },
     /// The file system's own blocks are longer than those that were asked for.
     #[error("'{}' is on a file system whose blocks have {} KiB: it shares no shorter ones", path.display(), block >> 10)]
     SmallBlock {
-        /// What was named.
+        /// The path that was named.
         path: PathBuf,
         /// Bytes of the file system's blocks.
         block: u64,
@@ -64,7 +64,7 @@ pub enum DedupeError {
         /// The reason.
         why: String,
     },
-    /// What is kept beside the files cannot be written or read.
+    /// The hash file or temporary files cannot be written or read.
     #[error("cannot write or read '{}': {error}", path.display())]
     Storage {
         /// The hash file, or the folder of temporary files.

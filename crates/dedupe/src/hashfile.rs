@@ -9,8 +9,8 @@
 //! | `files` | id of the file | a [`FileRecord`] |
 //! | `hashes` | id of the file, number of the segment | its items, eight bytes each |
 //!
-//! A file is *settled* in a scope when all has been done for it that can be done with the others of that scope: the same
-//! paths, with the same settings. Another scope has another number, and what was settled in the last one is not in this.
+//! A file is *settled* in a scope when all has been done for it that can be done with the others of that scope: the
+//! same paths, with the same settings. Another scope has another number: what was settled in the last one is not in it.
 //!
 //! It belongs to one file system and one way of cutting, and refuses others. A crash leaves the last commit; what was
 //! not committed is read again. Bytes that are not as they should be are an error that says which file to remove:
@@ -60,7 +60,7 @@ impl Stamp {
     }
 }
 
-/// What is known of a file.
+/// A file as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileRecord {
     /// Its number in the hash file.
@@ -173,7 +173,7 @@ impl HashFile {
         let open = || {
             Database::builder().set_cache_size(memory as usize).set_check_integrity_on_open(true).open(path)
         };
-        // What redb meets in a damaged file may make it panic.
+        // Damaged files may make redb panic.
         let database = match catch_unwind(AssertUnwindSafe(open)) {
             Ok(Ok(database)) => database,
             Ok(Err(redb::DatabaseError::DatabaseAlreadyOpen)) => {
@@ -303,7 +303,7 @@ fn make(path: &Path, uuid: [u8; 16], cutting: Cutting) -> Result<(), DedupeError
     write.tables()?;
     write.commit()?;
     drop(file);
-    // What somebody else made meanwhile stays, but for a file without a byte.
+    // One that somebody else made meanwhile stays, but for a file without a byte.
     let outcome = if path.exists() { name.persist(path) } else { name.persist_noclobber(path) };
     match outcome {
         Err(failed) if failed.error.kind() != std::io::ErrorKind::AlreadyExists => Err(storage(failed.error)),
@@ -421,7 +421,7 @@ impl Writing<'_> {
     }
 }
 
-/// What was committed at some moment.
+/// The state that was committed at some moment.
 pub struct Reading {
     path: PathBuf,
     handles: redb::ReadOnlyTable<&'static [u8], u32>,

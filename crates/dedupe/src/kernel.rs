@@ -1,4 +1,4 @@
-//! System calls that have no safe wrapper elsewhere: FIEMAP, FIDEDUPERANGE, name_to_handle_at, and who a file system is.
+//! System calls without a safe wrapper elsewhere: FIEMAP, FIDEDUPERANGE, name_to_handle_at, and a file system's UUID.
 //!
 //! All `unsafe` of this crate is here. Each block hands the kernel a pointer to a value of exactly the layout that
 //! `linux/fs.h`, `linux/fiemap.h` and `xfs_fs.h` give, which lives until the call returns.
@@ -152,7 +152,7 @@ pub fn extents(fd: BorrowedFd<'_>, start: u64, length: u64, most: usize) -> Resu
     Ok(found)
 }
 
-/// What the kernel said of two ranges.
+/// The kernel's word on two ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// So many bytes from their beginning are shared now; fewer than asked for where the kernel has a limit.

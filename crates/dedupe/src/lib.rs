@@ -29,7 +29,7 @@ pub use run::{Place, dedupe, place};
 
 use std::path::PathBuf;
 
-/// What a run is to do.
+/// Settings of a run.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Share what is found; else only tell.
@@ -63,7 +63,7 @@ pub enum Phase {
     Share,
 }
 
-/// Whoever watches a run. Called by several threads.
+/// The observer of a run. Called by several threads.
 pub trait Watch: Sync {
     /// So many more bytes are done with in that phase, and so many more are to be done.
     fn progress(&self, phase: Phase, done: u64, more: u64);

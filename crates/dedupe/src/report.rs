@@ -1,4 +1,4 @@
-//! What a run found and did.
+//! The report of a run.
 
 use crate::hashfile::Fixed;
 use rustix::io::Errno;
@@ -52,10 +52,10 @@ impl Reason {
     }
 }
 
-/// How much there is of something, in files or bytes, and a file that it is so with.
+/// An amount of files or bytes, and a file that it is so with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Case {
-    /// How much.
+    /// The amount.
     pub amount: u64,
     /// The first.
     pub first: Vec<u8>,
@@ -70,7 +70,7 @@ impl Case {
     }
 }
 
-/// What a run found and did, of one file system. Lengths in bytes.
+/// The report of a run on one file system. Lengths in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// Files that were found, and their length.
@@ -101,9 +101,9 @@ pub struct Report {
     pub first_unreadable: Option<(Vec<u8>, Errno)>,
     /// Files that changed while they were read: the next run reads them.
     pub restless: u64,
-    /// What was found to be there more than once, or zeros, by its hashes.
+    /// Bytes that are there more than once, or zeros, by their hashes.
     pub found: u64,
-    /// What was let be, since it is there more than once in short pieces only.
+    /// Bytes that are there more than once in short pieces only, and were let be.
     pub short: u64,
     /// Of what was found, what was shared already.
     pub already: u64,

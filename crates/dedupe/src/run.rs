@@ -106,7 +106,7 @@ pub fn dedupe(
     let failed = |error: rustix::io::Errno| DedupeError::Open { path: roots[0].clone(), error: error.into() };
     let system =
         File::open(&roots[0]).map_err(|error| DedupeError::Open { path: roots[0].clone(), error })?;
-    // What is written but has no place yet gets one, and space is counted with it.
+    // Data without a place yet gets one, and space is counted with it.
     let free = || -> Result<u64, DedupeError> {
         rustix::fs::syncfs(&system).map_err(failed)?;
         let stat = rustix::fs::fstatvfs(&system).map_err(failed)?;
@@ -129,7 +129,7 @@ pub fn dedupe(
             Sharing { hashes: &hashes, seen: &seen, roots: &roots, folder: &folder, settings, scope };
         shared.run(workers, watch, &mut report)?;
     }
-    // What was noted for less than a crash is kept now.
+    // Commits that a crash would have undone are kept now.
     hashes.write()?.commit_ids(hashes.ids())?;
     report.is_stopped = watch.is_stopped();
     report.free_after = if settings.applies { free()? } else { report.free_before };
@@ -145,7 +145,7 @@ fn name_of_hash_file(place: Place, settings: &Settings) -> String {
     format!("{uuid}-{how}{}K.redb", settings.cutting.block() >> 10)
 }
 
-/// What the settled files of a run have in common.
+/// The scope of the settled files of a run.
 fn scope(roots: &[PathBuf], settings: &Settings) -> Vec<u8> {
     let mut words = format!("{}\0{}\0", settings.least, settings.crosses_mounts).into_bytes();
     let mut paths: Vec<&[u8]> = roots.iter().map(|root| root.as_os_str().as_bytes()).collect();
@@ -157,7 +157,7 @@ fn scope(roots: &[PathBuf], settings: &Settings) -> Vec<u8> {
     words
 }
 
-/// What the plan must know of each file; ranks are places in the first list, the others go by id.
+/// Facts of files for the plan; ranks are places in the first list, the others go by id.
 #[derive(Debug, Default)]
 struct Table {
     ids: Vec<u32>,

@@ -1,8 +1,8 @@
 //! The first half of a run: walks, reads what is new or has changed, and brings the hash file up to date.
 //!
-//! The walk goes first, and what is to be read waits in a temporary file, so that it is known how much that is. A file is
-//! noted when it was read whole and is as it was before; of a long one, how far it was read is kept with each commit that
-//! outlasts a crash, and the next run goes on there.
+//! The walk goes first, and what is to be read waits in a temporary file, so that it is known how much that is. A file
+//! is noted when it was read whole and is as it was before; of a long one, how far it was read is kept with each commit
+//! that outlasts a crash, and the next run goes on there.
 
 use crate::error::DedupeError;
 use crate::hashfile::{FileRecord, Fixed, HashFile, Reading, Stamp};
@@ -104,11 +104,11 @@ pub struct Scan<'a> {
     pub cutting: Cutting,
     /// Hands that help.
     pub workers: &'a (dyn Workers + 'static),
-    /// Whoever watches.
+    /// The observer.
     pub watch: &'a dyn Watch,
 }
 
-/// What was read and noted since the last commit that outlasts a crash.
+/// Bytes and files that were noted since the last commit that outlasts a crash.
 #[derive(Debug, Default)]
 struct Since {
     bytes: u64,
@@ -312,7 +312,7 @@ impl Scan<'_> {
                 .is_ok_and(|found| walk::stamp(&found) == batch[opened.at].file.stamp)
         };
         let mut failed: HashSet<usize> = HashSet::new();
-        // How far the one that is cut short was read.
+        // The file that is cut short, and its segments until there.
         let mut cut = None;
         for (at, some) in pieces.chunks(SEGMENTS).enumerate() {
             if self.watch.is_stopped() {
@@ -492,7 +492,7 @@ mod tests {
         assert_eq!((second.read, second.read_files, found), (8 * 4096, 1, 1));
         let (third, found) = scan(folder.path(), files.path(), u64::MAX);
         assert_eq!((third.read, third.read_files, found), (0, 0, 1));
-        // What was read of it is of no use any more.
+        // It changes: its first half is of no use any more.
         std::fs::remove_file(folder.path().join("hashes")).unwrap();
         scan(folder.path(), files.path(), segment);
         file.write_all_at(&[8; 4096], 0).unwrap();

@@ -91,7 +91,7 @@ fn written(folder: &Path, numbers: impl Iterator<Item = Result<u128, DedupeError
     Ok(file)
 }
 
-/// What was sorted.
+/// Numbers in order.
 pub struct Sorted {
     folder: PathBuf,
     held: std::vec::IntoIter<u128>,

@@ -1,9 +1,9 @@
 //! Walking: regular files below some folders, once each, of one file system.
 //!
 //! Symbolic links are neither followed nor opened. What is mounted below a folder is not entered unless told, and then
-//! only where it is the same file system; subvolumes of btrfs are part of it, but for read-only snapshots: nothing in them
-//! can be changed, and there can be many of each file. One that is named is gone through. Folders are opened by their
-//! path, none of which may have become a link meanwhile (`RESOLVE_NO_SYMLINKS`).
+//! only where it is the same file system; subvolumes of btrfs are part of it, but for read-only snapshots: nothing in
+//! them can be changed, and there can be many of each file. One that is named is gone through. Folders are opened by
+//! their path, of which no part may have become a link meanwhile (`RESOLVE_NO_SYMLINKS`).
 
 use crate::hashfile::Stamp;
 use crate::kernel;
@@ -23,7 +23,7 @@ const FILE: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY);
 
-/// What a walk finds.
+/// Things that a walk finds.
 #[derive(Debug)]
 pub enum Found {
     /// A regular file that is not empty, and its device.
@@ -62,7 +62,7 @@ pub fn stamp(found: &Statx) -> Stamp {
     }
 }
 
-/// What statx(2) says of an open file.
+/// The answer of statx(2) about an open file.
 ///
 /// # Errors
 /// Those of the call.
@@ -111,7 +111,7 @@ impl<'a> Walk<'a> {
     pub fn step(&mut self) -> bool {
         let Some(Folder { path, above }) = self.waiting.pop() else { return false };
         if let Err(error) = self.enter(&path, above) {
-            // What has gone since is none.
+            // One that has gone since is none.
             if error != Errno::NOENT || above.is_none() {
                 (self.each)(Found::Unreadable(path.as_os_str().as_bytes().to_vec(), error));
             }

@@ -1,4 +1,4 @@
-//! The corpus: a tree, copies of it with edits, versions of a large file, and a disk image that holds the tree once more.
+//! The corpus: a tree, copies of it with edits, versions of a large file, and a disk image with the tree once more.
 
 use larder_benches::MIB;
 use larder_device::{Entropy, SeededEntropy};

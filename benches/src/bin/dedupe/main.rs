@@ -1,4 +1,4 @@
-//! `larder dedupe` beside duperemove: the same corpus on XFS and on btrfs, a first run, and a second one after 1 % changed.
+//! `larder dedupe` beside duperemove: the same corpus on XFS and btrfs, a first run, and another when 1 % has changed.
 //!
 //! `make dedupe`, or `cargo run --release -p larder-benches --bin dedupe` (see benches/README.md). Needs root. One file
 //! system at a time exists, made anew for each tool, on a loop device with direct I/O; before each run it is unmounted,

@@ -1,4 +1,4 @@
-//! What a run of `larder dedupe` found and did, for people and for scripts.
+//! The report of a run of `larder dedupe`, for people and for scripts.
 
 use larder_dedupe::{Case, Fixed, Reason, Report};
 use larder_pool::property::format_size;
