@@ -137,6 +137,17 @@ P
     check "$KIND: another block needs another hash file" gives 2 "was made of files cut into blocks of 4 KiB" \
         "$LARDER" dedupe -b 8K --hash-file "$BED/hashes-$KIND" "$at/a"
 
+    # Files that an image has, too, but for their ends: copies of them go whole.
+    mkdir "$at/ends"
+    for n in $(seq 20); do
+        head -c $((n * 99001)) /dev/urandom >"$at/ends/$n"
+        cat "$at/ends/$n" | dd of="$at/ends/image" oflag=append conv=notrunc bs=1M status=none && truncate -s %4096 "$at/ends/image"
+        copy "$at/ends/$n" "$at/ends/copy$n"
+    done
+    check "$KIND: ends of files" with ends --apply "$at/ends"
+    check "$KIND: space is freed" is freed -gt $((18 * MIB))
+    rm -r "$at/ends"
+
     # What is left alone.
     copy "$at/a/large" "$at/b/immutable" && copy "$at/a/large" "$at/b/append" && chattr +i "$at/b/immutable" && chattr +a "$at/b/append"
     check "$KIND: immutable files are no failure" dedupe --apply "$at/b"

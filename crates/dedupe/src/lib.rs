@@ -36,7 +36,7 @@ pub struct Settings {
     pub applies: bool,
     /// Way of cutting.
     pub cutting: Cutting,
-    /// Shorter runs of blocks are let be, bytes; but for whole files.
+    /// Shorter runs of blocks are let be, bytes; but for those up to the end of a file.
     pub least: u64,
     /// Go into mounts below, where they are of the same file system.
     pub crosses_mounts: bool,

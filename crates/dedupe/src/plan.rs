@@ -93,7 +93,7 @@ impl Planner {
         Ok(())
     }
 
-    /// All runs of at least `least` units, or of whole files.
+    /// All runs of at least `least` units, or up to a file's end.
     ///
     /// # Errors
     /// When the temporary folder cannot be written or read.
@@ -180,8 +180,9 @@ impl<R: Ranked> Runs<R> {
     }
 
     fn is_long(&mut self, run: &Run) -> bool {
-        let is_whole = run.at == 0 && run.units == self.files.units(run.rank);
-        let is_long = run.units > 0 && (run.units >= self.least || is_whole);
+        // The end of a file is shared with ends alone; left behind, it would hold all of a large extent of btrfs.
+        let is_end = run.at + run.units == self.files.units(run.rank);
+        let is_long = run.units > 0 && (run.units >= self.least || is_end);
         self.dropped += if is_long { 0 } else { u64::from(run.units) };
         is_long
     }
@@ -346,10 +347,10 @@ mod tests {
         }
 
         #[test]
-        fn short_runs_are_left_alone_unless_they_are_whole_files(model in models(), least in 2u32..6) {
+        fn short_runs_are_left_alone_unless_a_file_ends_there(model in models(), least in 2u32..6) {
             for run in model.runs(least, 1 << 20) {
-                let whole = run.at == 0 && run.units as usize == model.files[run.rank as usize].len();
-                prop_assert!(run.units >= least || whole, "{:?}", run);
+                let is_end = (run.at + run.units) as usize == model.files[run.rank as usize].len();
+                prop_assert!(run.units >= least || is_end, "{:?}", run);
             }
         }
 
@@ -377,5 +378,15 @@ mod tests {
             Model { files: vec![other, file.clone(), file], fixed: vec![false; 3], settled: vec![false; 3] };
         let runs = model.runs(4, 1 << 20);
         assert_eq!(runs, [Run { rank: 2, at: 0, source: 1, from: 0, units: 8 }]);
+    }
+
+    #[test]
+    fn the_end_of_a_copy_goes_with_it_though_only_another_copy_has_it() {
+        let (image, file): (Vec<u64>, Vec<u64>) = ((10..20).collect(), (12..18).chain([40]).collect());
+        let model =
+            Model { files: vec![image, file.clone(), file], fixed: vec![false; 3], settled: vec![false; 3] };
+        let of_copy: u32 =
+            model.runs(4, 1 << 20).iter().filter(|run| run.rank == 2).map(|run| run.units).sum();
+        assert_eq!(of_copy, 7);
     }
 }

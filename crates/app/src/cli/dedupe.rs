@@ -43,7 +43,7 @@ pub struct Args {
     /// Cut where the content says: a smaller hash file; cuts still come at multiples of 4K, as the kernel wants it
     #[arg(long)]
     by_content: bool,
-    /// Let shorter pieces be, which take more metadata than they save; but for whole files
+    /// Let shorter pieces be, which take more metadata than they save; but for the ends of files
     #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = size)]
     least: u64,
     /// Look again at what earlier runs have settled; after a defragmentation, which leaves no other trace
