@@ -7,6 +7,8 @@
 #              Needs root. CELLS='80/128K/*' for a part, DIR=FOLDER, MIB=4096 of a pool, CAP=60 seconds for each
 # make dedup   what deduplication costs and saves, beside borg, restic and zfs-fuse: docs/dedup.md and docs/dedup.svg. Needs
 #              root. DIR=FOLDER, DEDUP="--only streams" for a part, "--mib 2400" for a larger corpus
+# make dedupe  `larder dedupe` beside duperemove on XFS and btrfs: the table of docs/dedupe.md. Needs root. DIR=FOLDER,
+#              DEDUPE="--on xfs --tools larder,duperemove --mib 1024" for a part
 # make survival resilver and scrub beside fio making the same requests, reading while devices are lost or slow:
 #              docs/survival.md and docs/survival.svg. DIR=FOLDER, SURVIVAL="--only resilver" for a part
 # make index   the dedup index alone, with 10^7 fingerprints: bytes of memory and of disk (part of `make test`)
@@ -34,8 +36,9 @@ CAP := 60
 AGEING := --out docs
 DEDUP := --out docs
 SURVIVAL := --out docs
+DEDUPE :=
 
-.PHONY: build run clean-run lint quick test mutants real index peers ageing dedup survival soak help
+.PHONY: build run clean-run lint quick test mutants real index peers ageing dedup dedupe survival soak help
 .NOTPARALLEL:
 
 build:
@@ -96,7 +99,8 @@ index:
 # Commands that the scripts in tests/real use, and the Debian packages that have them.
 REAL_NEEDS := cc:gcc fusermount3:fuse3 mkfs.ext4:e2fsprogs setfattr:attr setfacl:acl strace fio git sqlite3 rsync python3 \
 	smbd:samba smbpasswd:samba-common-bin smbclient:smbclient zfs-fuse:zfs-fuse \
-	syncoid:sanoid mbuffer faketime restic borg:borgbackup
+	syncoid:sanoid mbuffer faketime restic borg:borgbackup \
+	mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs setpriv:util-linux
 
 peers:
 	@scripts/need.sh gcc:gcc pkg-config:pkg-config fusermount3:fuse3 fio:fio git:git mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs
@@ -114,6 +118,11 @@ dedup:
 	@scripts/need.sh fusermount3:fuse3 mkfs.ext4:e2fsprogs tar:tar borg:borgbackup restic:restic zfs-fuse:zfs-fuse
 	$(CARGO) build --release --locked -p larder-app -p larder-benches
 	$(CARGO_TARGET_DIR)/release/dedup --dir $(DIR) $(DEDUP)
+
+dedupe:
+	@scripts/need.sh losetup:mount mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs duperemove:duperemove
+	$(CARGO) build --release --locked -p larder-app -p larder-benches
+	$(CARGO_TARGET_DIR)/release/dedupe --dir $(DIR) $(DEDUPE)
 
 survival:
 	@scripts/need.sh fio:fio
@@ -161,6 +170,7 @@ soak-real: export FILES := 300000
 soak-real: export FSYNCS := 5000
 soak-real: export FSX_SEEDS := 10
 soak-real: export FSX_OPS := 100000
+soak-real: export DEDUPE_ROUNDS := 1000
 soak-real: export STEPS := 100000
 soak-real: export ROUNDS := 10
 soak-real: export COPY_GIB := 20

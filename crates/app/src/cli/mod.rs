@@ -8,6 +8,7 @@ mod args;
 mod cachestat;
 mod clone;
 mod daemon;
+mod dedupe;
 mod extents;
 mod fs;
 mod fs_bookmark;
@@ -159,6 +160,8 @@ enum Command {
     Restore(restore::Args),
     /// Shows which blocks files are made of, where they lie, and what is shared
     Extents(extents::Args),
+    /// Finds what files on XFS or btrfs have in common, and has the kernel share it
+    Dedupe(dedupe::Args),
     /// Shows what the caches do: look-ups, hits and misses a second, and how full they are
     Cachestat(cachestat::Args),
     /// The process that holds the imported pools; other commands start it when they need it
@@ -256,6 +259,9 @@ fn run(call: Call) -> Result<u8> {
     if let Command::Personalities(args) = command {
         return personalities::run(&args);
     }
+    if let Command::Dedupe(args) = command {
+        return dedupe::run(args);
+    }
     let run_dir = RunDir::from_environment()?;
     if let Command::Daemon(args) = command {
         return daemon::run(&args, &run_dir);
@@ -272,7 +278,7 @@ fn run(call: Call) -> Result<u8> {
         Command::Cachestat(args) => cachestat::run(&args, &session),
         Command::Arcstat(args) => cachestat::run_arcstat(&args, &session),
         Command::Zdb(args) => pool_dedup::run_zdb(args, &session),
-        Command::Daemon(_) | Command::Personalities(_) => unreachable!("they ran above"),
+        Command::Daemon(_) | Command::Personalities(_) | Command::Dedupe(_) => unreachable!("they ran above"),
     }
 }
 
@@ -420,6 +426,7 @@ mod tests {
             "larder restore a@x",
             "larder restore --replace --yes a@b@x c",
             "larder extents -pj a b",
+            "larder dedupe --apply -b 64K --by-content --least 64K --memory 1G --hash-file /tmp/h -jp a b",
         ] {
             if let Err(error) = call(line) {
                 panic!("{line}: {error}");

@@ -10,6 +10,7 @@ const TELL: Duration = Duration::from_secs(1);
 
 /// Bytes that move.
 pub struct Progress {
+    what: &'static str,
     total: u64,
     moved: u64,
     began: Instant,
@@ -20,8 +21,18 @@ pub struct Progress {
 impl Progress {
     /// Of about `total` bytes.
     pub fn of(total: u64) -> Self {
+        Self::named("", total)
+    }
+
+    /// The same, of a part of the work that has a name.
+    pub fn named(what: &'static str, total: u64) -> Self {
         let now = now();
-        Self { total, moved: 0, began: now, told: now, is_shown: false }
+        Self { what, total, moved: 0, began: now, told: now, is_shown: false }
+    }
+
+    /// So many more are to move.
+    pub fn expect(&mut self, bytes: u64) {
+        self.total += bytes;
     }
 
     /// Whether somebody would see it.
@@ -51,7 +62,8 @@ impl Progress {
         let rate = self.moved as f64 / seconds;
         let left = self.total.saturating_sub(self.moved) as f64 / rate.max(1.0);
         eprint!(
-            "\r{} of {}, {}/s, {} left   ",
+            "\r{}{} of {}, {}/s, {} left   ",
+            self.what,
             format_size(self.moved),
             format_size(self.total),
             format_size(rate as u64),

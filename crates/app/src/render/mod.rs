@@ -3,6 +3,7 @@
 
 pub mod cachestat;
 pub mod dedup;
+pub mod dedupe;
 pub mod diff;
 pub mod events;
 pub mod extents;
