@@ -88,6 +88,7 @@ impl Site {
         peer::run(&format!("mkfs.{}", self.kind), [as_os("-q"), image.as_os_str()]);
     }
 
+    #[allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
     fn run(&self, tool: &str, at: &Path) -> Ran {
         let hashes = self.folder.join("hashes");
         let mut command = if tool == "larder" {

@@ -154,7 +154,7 @@ impl Side {
             let named: Vec<_> = self.now.named().map(|(id, _)| id).collect();
             let mut of: Vec<_> = named.into_iter().filter(|_| dice.below(3) > 0).collect();
             of.push(self.some_named(dice));
-            let task = if dice.one_in(3) { Task::Rewrite } else { Task::Dedup };
+            let task = [Task::Rewrite, Task::Undedup, Task::Dedup, Task::Dedup][dice.below(4) as usize];
             if task == Task::Rewrite {
                 let codec = ["off", "lz4", "zstd-1", "gzip-1"][dice.below(4) as usize];
                 for id in &of {
@@ -187,6 +187,7 @@ impl Side {
             (_, 0) => "pass",
             (Task::Dedup, _) => "make aliases",
             (Task::Rewrite, _) => "rewrite",
+            (Task::Undedup, _) => "undo aliases",
         }
     }
 
