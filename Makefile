@@ -69,9 +69,9 @@ test: export PROPTEST_RNG_SEED := 1
 test:
 	@$(STEP) lint $(MAKE) --no-print-directory lint
 	@LARDER_CUTS=1 LARDER_SEEDS=1 LARDER_SCHEDULES=1 $(STEP) tests $(CARGO) test --workspace --locked
-	@LARDER_CUTS=6000 $(STEP) cuts $(CARGO) test --workspace --locked --test volume simulation -- --nocapture
-	@LARDER_SEEDS=1000 $(STEP) seeds $(CARGO) test --workspace --locked --test reclaim -- --nocapture
-	@LARDER_SCHEDULES=700 $(STEP) schedules $(CARGO) test --workspace --locked --test schedules -- --nocapture
+	@LARDER_CUTS=5000 $(STEP) cuts $(CARGO) test --workspace --locked --test volume simulation -- --nocapture
+	@LARDER_SEEDS=500 $(STEP) seeds $(CARGO) test --workspace --locked --test reclaim -- --nocapture
+	@LARDER_SCHEDULES=500 $(STEP) schedules $(CARGO) test --workspace --locked --test schedules -- --nocapture
 	@$(STEP) mutants $(MAKE) --no-print-directory mutants
 	@$(STEP) 'release build' $(BUILD_TESTED)
 	@$(STEP) real $(MAKE) --no-print-directory real
