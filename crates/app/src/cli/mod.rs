@@ -4,6 +4,7 @@
 //! binary takes only them; called `arcstat`, it shows its caches as that tool does. Exit codes: 0 done, 1 failed, 2
 //! bad usage; `pool check` has its own.
 
+mod advise;
 mod args;
 mod cachestat;
 mod clone;
@@ -161,6 +162,8 @@ enum Command {
     Extents(extents::Args),
     /// Shows what the caches do: look-ups, hits and misses a second, and how full they are
     Cachestat(cachestat::Args),
+    /// Tells what compression and deduplication would gain for files anywhere, before they are stored
+    Advise(advise::Args),
     /// The process that holds the imported pools; other commands start it when they need it
     Daemon(daemon::Args),
     /// Makes links by whose names the binary speaks like zpool and zfs
@@ -256,6 +259,9 @@ fn run(call: Call) -> Result<u8> {
     if let Command::Personalities(args) = command {
         return personalities::run(&args);
     }
+    if let Command::Advise(args) = command {
+        return advise::run(&args);
+    }
     let run_dir = RunDir::from_environment()?;
     if let Command::Daemon(args) = command {
         return daemon::run(&args, &run_dir);
@@ -272,7 +278,7 @@ fn run(call: Call) -> Result<u8> {
         Command::Cachestat(args) => cachestat::run(&args, &session),
         Command::Arcstat(args) => cachestat::run_arcstat(&args, &session),
         Command::Zdb(args) => pool_dedup::run_zdb(args, &session),
-        Command::Daemon(_) | Command::Personalities(_) => unreachable!("they ran above"),
+        Command::Daemon(_) | Command::Personalities(_) | Command::Advise(_) => unreachable!("they ran above"),
     }
 }
 
@@ -409,6 +415,7 @@ mod tests {
             "larder policy set tank/data hourly=24 daily=30 format=gmt",
             "larder policy show -rHp tank",
             "larder policy show -j",
+            "larder advise --exact --memory 64M -d 2 -rj --html page.html /srv /home",
             "larder policy clear -r tank/data",
             "larder policy run -rn tank/data",
             "larder policy import -n /etc/sanoid/sanoid.conf",

@@ -1,0 +1,198 @@
+//! `larder advise`: what compression and deduplication would gain for files anywhere.
+
+use super::args::{self, Json};
+use super::out;
+use crate::api::{ApiError, ErrorKind, Result};
+use crate::render;
+use crate::render::scan::duration;
+use larder_advise::{Options, Watch, advise};
+use larder_device::{Clock, SystemClock, SystemWorkers};
+use larder_pool::property::{format_size, parse_size};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Reads only; needs no daemon, no pool and, for files that you may read, no root. Up to 5 GiB are read whole. Of more
+a part is read, of 100 GiB at most a twentieth, and figures are told with the range that holds them; where that is
+too wide to say something, --exact reads everything. Symbolic links are not followed, other file systems below PATH
+are left out, a file with several names counts once. Interrupted, it tells what it knows.
+Example: larder advise /srv/backups
+         larder advise --html advice.html /home"
+)]
+pub struct Args {
+    /// Read everything
+    #[arg(long)]
+    exact: bool,
+    /// Memory for what is remembered
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = memory)]
+    memory: u64,
+    /// Tell of folders down to so many steps below
+    #[arg(long, short = 'd', value_name = "N", default_value_t = 3)]
+    depth: u32,
+    /// Tell of every folder that has a hundredth of everything, however deep
+    #[arg(short = 'r')]
+    recursive: bool,
+    /// Go into other file systems mounted below
+    #[arg(long)]
+    cross_mounts: bool,
+    /// Write a page with the picture: folders by size, what they would gain in colour
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Exact numbers: bytes
+    #[arg(short = 'p')]
+    exact_numbers: bool,
+    #[command(flatten)]
+    json: Json,
+    /// Files and folders
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+}
+
+fn memory(text: &str) -> std::result::Result<u64, String> {
+    let size = parse_size(text).filter(|size| (larder_advise::LEAST_MEMORY as u64..=1 << 44).contains(size));
+    size.ok_or_else(|| format!("'{text}' is no size of 64M or more"))
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<u8> {
+    let options = Options {
+        paths: args.paths.clone(),
+        exact: args.exact,
+        memory: usize::try_from(args.memory).unwrap_or(usize::MAX),
+        cross: args.cross_mounts,
+        depth: if args.recursive { u32::MAX } else { args.depth },
+        ..Options::default()
+    };
+    let internal = |error: std::io::Error| ApiError::new(ErrorKind::Internal, format!("cannot start: {error}"));
+    let workers = SystemWorkers::new().map_err(internal)?;
+    let clock = SystemClock::new();
+    let stop = listen().map_err(internal)?;
+    let watch = Live::new(&clock, stop);
+    let report = advise(&options, &clock, &workers, &watch)
+        .map_err(|error| ApiError::new(ErrorKind::NotFound, error.to_string()))?;
+    watch.end();
+    for (path, reason) in &report.failures {
+        out::complain(&format!("cannot read '{}': {reason}", path.display()));
+    }
+    if let Some(file) = &args.html {
+        let page = render::advise_page::html(&report);
+        let written = args::absolute(file).and_then(|path| {
+            std::fs::write(&path, page)
+                .map_err(|error| ApiError::new(ErrorKind::Denied, format!("cannot write '{path}': {error}")))
+        });
+        written?;
+    }
+    if args.json.json {
+        out::print_json(&render::json::reply("larder advise", &report));
+    } else {
+        out::print(&render::advise::text(&report, args.exact_numbers));
+    }
+    Ok(u8::from(report.unreadable > 0 || !report.complete))
+}
+
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// Has an interrupt end the scan, and the next one the command.
+fn listen() -> std::io::Result<&'static AtomicBool> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build()?;
+    runtime.spawn(async {
+        while tokio::signal::ctrl_c().await.is_ok() {
+            if STOPPED.swap(true, Ordering::Relaxed) {
+                std::process::exit(130);
+            }
+        }
+    });
+    // It listens as long as the command lives.
+    std::mem::forget(runtime);
+    Ok(&STOPPED)
+}
+
+/// Progress on a terminal.
+struct Live<'a> {
+    clock: &'a SystemClock,
+    stop: &'static AtomicBool,
+    shown: bool,
+    files: AtomicU64,
+    planned: AtomicU64,
+    read: AtomicU64,
+    began: AtomicU64,
+    told: AtomicU64,
+}
+
+/// Milliseconds between two lines, and before the first estimate of the time that is left.
+const TELL: u64 = 500;
+const TRUST: u64 = 3000;
+
+impl<'a> Live<'a> {
+    fn new(clock: &'a SystemClock, stop: &'static AtomicBool) -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            clock,
+            stop,
+            shown: std::io::stderr().is_terminal(),
+            files: zero(),
+            planned: zero(),
+            read: zero(),
+            began: zero(),
+            told: zero(),
+        }
+    }
+
+    /// Shows a line if it is time; one of those who ask at once does.
+    fn tell(&self, line: impl Fn(u64) -> String) {
+        if !self.shown {
+            return;
+        }
+        let now = millis(self.clock.monotonic());
+        let told = self.told.load(Ordering::Relaxed);
+        let turn = || self.told.compare_exchange(told, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if now >= told + TELL && turn() {
+            eprint!("\r{:<70}", line(now));
+        }
+    }
+
+    fn end(&self) {
+        if self.shown && self.told.load(Ordering::Relaxed) > 0 {
+            eprint!("\r{:70}\r", "");
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Watch for Live<'_> {
+    fn counted(&self, files: u64, _: u64) {
+        let files = self.files.fetch_add(files, Ordering::Relaxed) + files;
+        self.tell(|_| format!("{files} files counted"));
+    }
+
+    fn planned(&self, bytes: u64, _: bool) {
+        self.planned.store(bytes, Ordering::Relaxed);
+        self.began.store(millis(self.clock.monotonic()), Ordering::Relaxed);
+    }
+
+    fn read(&self, bytes: u64) {
+        let read = self.read.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.tell(|now| {
+            let planned = self.planned.load(Ordering::Relaxed).max(read);
+            let took = now.saturating_sub(self.began.load(Ordering::Relaxed)).max(1);
+            let rate = read as f64 * 1000.0 / took as f64;
+            let line = format!("{} of {}, {}/s", format_size(read), format_size(planned), format_size(rate as u64));
+            // A rate of little time says nothing about what comes.
+            match took > TRUST && read * 50 > planned {
+                true => format!("{line}, {} left", duration(((planned - read) as f64 / rate) as i64)),
+                false => line,
+            }
+        });
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
