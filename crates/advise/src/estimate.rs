@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 /// An estimate: the middle and both ends of a range that holds the truth in 95 of 100 cases.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Estimate {
     /// The most likely.
     pub value: f64,

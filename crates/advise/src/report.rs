@@ -316,7 +316,8 @@ impl Figures {
             Estimate { high: gain.high + 1.0 - cover, ..gain }.clamp(0.0, 1.0)
         } else {
             let sorted = &self.samples[scheme];
-            let part = bytes as f64 / (bytes + zeros).max(1) as f64;
+            // Of the zeros some are holes within records.
+            let part = (bytes as f64 / read.passed.max(1) as f64).min(1.0);
             let sampled = Sampled { seen: &sorted.seen, threshold: sorted.threshold, p: 1.0, cell: self.cell, weights: Default::default() };
             sampled.counted(within, bytes).times(part)
         };
@@ -350,23 +351,25 @@ impl Figures {
         if read.read == 0 {
             return Estimate::UNKNOWN;
         }
-        let share = |bytes: f64| (bytes / data as f64).min(1.0);
+        let share = |bytes: f64| (bytes / read.passed.max(1) as f64).min(1.0);
         let counted = |sorted: &Sorted| {
             let here = sorted.seen.iter().filter(|seen| within.contains(&seen.folder));
             let weight = |seen: &Seen| seen.len().max(sorted.threshold) as f64 * f64::from(seen.count);
             let bytes: f64 = here.map(weight).sum();
             let sampled = Sampled { seen: &sorted.seen, threshold: sorted.threshold, p: 1.0, cell: self.cell, weights: Default::default() };
-            sampled.counted(within, bytes as u64).times(share(bytes))
+            (sampled.counted(within, bytes as u64).times(share(bytes)), share(bytes))
         };
         if self.p >= 1.0 {
-            return counted(&self.small);
+            let (copies, share) = counted(&self.small);
+            // A file that was not read to its end may be a copy.
+            return Estimate { high: copies.high + 1.0 - share, ..copies };
         }
         // Of small files copies are in one cluster, so that the part of them is known from the clusters alone. Large
         // ones are in the table if there are others of their size, all of them.
         let mut weights = read.strata.map(|one| Weight { all: one.all as f64, part: 1.0 });
         weights[2].all = 0.0;
         let small = share(weights[0].all + weights[1].all);
-        let (a, b) = (self.ask(&self.small, within, weights).times(small), counted(&self.large));
+        let (a, b) = (self.ask(&self.small, within, weights).times(small), counted(&self.large).0);
         Estimate { value: a.value + b.value, low: a.low + b.low, high: a.high + b.high }.clamp(0.0, 1.0)
     }
 }

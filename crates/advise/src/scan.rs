@@ -126,6 +126,8 @@ struct Piece {
     folder: u32,
     key: u32,
     range: Range<u64>,
+    /// Bytes of it that are no holes.
+    data: u64,
     /// Of the whole file.
     size: u64,
     file: FilePart,
@@ -472,6 +474,7 @@ impl Run<'_> {
                 folder: found.folder,
                 key: 0,
                 range: 0..0,
+                data: 0,
                 size: found.size,
                 file: FilePart { number: self.file, last: false, hashed: Some(false) },
                 draws: Vec::new(),
@@ -508,18 +511,24 @@ impl Run<'_> {
             // Ranges are widened to whole records of the longest kind, and joined where they meet.
             let mut done = 0;
             let mut open: Option<Range<u64>> = None;
+            let mut held = 0;
             let long = LONGEST as u64;
             let mut going = true;
             data_of(found, left, &mut |range| {
-                data += range.end - range.start;
+                let len = range.end - range.start;
+                data += len;
                 let wide = (range.start / long * long).max(done)..range.end.next_multiple_of(long).min(found.size);
                 done = wide.end.max(done);
                 match &mut open {
-                    Some(last) if last.end >= wide.start => last.end = last.end.max(wide.end),
+                    Some(last) if last.end >= wide.start => {
+                        last.end = last.end.max(wide.end);
+                        held += len;
+                    }
                     _ => {
+                        let before = std::mem::replace(&mut held, len);
                         if let Some(last) = open.replace(wide) {
                             all += last.end - last.start;
-                            going = !is_taken || self.put_range(&mut file, last, &mut Left::default());
+                            going = !is_taken || self.put_range(&mut file, last, before, &mut Left::default());
                         }
                     }
                 }
@@ -528,7 +537,7 @@ impl Run<'_> {
             if going && let Some(last) = open {
                 all += last.end - last.start;
                 if is_taken {
-                    self.put_range(&mut file, last, left);
+                    self.put_range(&mut file, last, held, left);
                 }
             }
         }
@@ -545,12 +554,13 @@ impl Run<'_> {
         true
     }
 
-    /// A range of a file that is read whole, in pieces.
-    fn put_range(&mut self, file: &mut File, range: Range<u64>, left: &mut Left) -> bool {
+    /// A range of a file that is read whole, in pieces, with `data` bytes that are no holes.
+    fn put_range(&mut self, file: &mut File, range: Range<u64>, data: u64, left: &mut Left) -> bool {
         let mut start = range.start;
         while start < range.end {
             let end = (start + PIECE).min(range.end);
-            let piece = Piece { range: start..end, ..file.base.clone() };
+            let part = u128::from(data) * u128::from(end - start) / u128::from(range.end - range.start);
+            let piece = Piece { range: start..end, data: part as u64, ..file.base.clone() };
             if !self.put(file, piece, left) {
                 return false;
             }
@@ -659,7 +669,7 @@ impl Run<'_> {
         let Some(read) = scan.reads.get_mut(piece.folder as usize) else { return };
         read.read += outcome.read;
         if self.plan.most == u64::MAX {
-            read.passed += outcome.read;
+            read.passed += if outcome.failed.is_none() { piece.data } else { 0 };
         }
         let stratum = &mut read.strata[(piece.key & 3) as usize];
         for scheme in 0..COUNT {

@@ -81,8 +81,8 @@ fn what_an_interrupted_scan_says_holds_for_all_of_it() {
         let whole = &report.folders[0];
         assert!(whole.seen < 1.0 && whole.seen > 0.0, "{}", whole.seen);
         for (said, truth) in whole.dedup.iter().zip(&all.folders[0].dedup) {
-            let (said, truth) = (said.gain, truth.gain.value);
-            assert!(said.low <= truth + 1e-6 && truth <= said.high + 1e-6, "{most} MiB: {said:?}, {truth}");
+            let (name, said, truth) = (said.name(), said.gain, truth.gain.value);
+            assert!(said.low <= truth + 1e-6 && truth <= said.high + 1e-6, "{most} MiB, {}: {said:?}, {truth}", name);
         }
         let (said, truth) = (whole.whole_copies, all.folders[0].whole_copies.value);
         assert!(said.low <= truth + 1e-6 && truth <= said.high + 1e-6, "{most} MiB: {said:?}, {truth}");

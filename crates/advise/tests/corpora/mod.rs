@@ -55,7 +55,7 @@ fn put(path: &Path, bytes: &[u8]) {
 fn tree(rng: &mut Rng, size: usize) -> Vec<(String, Vec<u8>)> {
     let (mut files, mut sum) = (Vec::new(), 0);
     while sum < size {
-        let most = 1 << (9 + rng.below(8));
+        let most = 1 << (9 + rng.below(5));
         let len = 500 + rng.below(most);
         let bytes = if rng.below(5) == 0 { rng.bytes(len) } else { rng.text(len) };
         files.push((format!("d{}/f{}.rs", rng.below(20), files.len()), bytes));
@@ -87,7 +87,7 @@ pub fn write(kind: &str, seed: u64, size: usize, to: &Path) {
         "media" | "unique" => {
             let mut sum = 0;
             for number in 0.. {
-                let len = if kind == "media" { 20_000 + rng.below(size / 800) } else { 1000 + rng.below(size / 2000) };
+                let len = if kind == "media" { 2000 + rng.below(size / 3000) } else { 1000 + rng.below(size / 4000) };
                 put(&to.join(format!("a{}/{number}.jpg", number % 7)), &rng.bytes(len));
                 sum += len;
                 if sum >= size {
@@ -188,7 +188,7 @@ fn copy_real(from: &Path, to: &Path, size: usize, rng: &mut Rng) {
             if meta.is_dir() {
                 todo.push(entry.path());
             } else if meta.is_file()
-                && meta.len() as usize <= size / 200
+                && meta.len() as usize <= size / 1000
                 && let Ok(bytes) = fs::read(entry.path())
             {
                 let Ok(name) = entry.path().strip_prefix(from).map(Path::to_owned) else { continue };

@@ -1,11 +1,14 @@
 //! `larder advise`: what compression and deduplication would gain for files anywhere.
 
 use super::args::{self, Json};
-use super::out;
+use super::{Applet, Session, advise_dataset, out};
 use crate::api::{ApiError, ErrorKind, Result};
+use crate::client::Client;
 use crate::render;
 use crate::render::scan::duration;
-use larder_advise::{Options, Watch, advise};
+use crate::run_dir::RunDir;
+use crate::render::advise::{Compared, Known};
+use larder_advise::{Options, Report, Watch, advise};
 use larder_device::{Clock, SystemClock, SystemWorkers};
 use larder_pool::property::{format_size, parse_size};
 use std::io::IsTerminal;
@@ -20,8 +23,12 @@ use std::time::Duration;
 a part is read, of 100 GiB at most a twentieth, and figures are told with the range that holds them; where that is
 too wide to say something, --exact reads everything. Symbolic links are not followed, other file systems below PATH
 are left out, a file with several names counts once. Interrupted, it tells what it knows.
-Example: larder advise /srv/backups
-         larder advise --html advice.html /home"
+Of a dataset, or the mount point of one, it tells what the pool knows as well; --compare holds what was predicted
+against what compression and sharing save there now, which a trace counts.
+Examples: larder advise /srv/backups
+          larder advise --html advice.html /home
+          larder advise -j /srv/backups > advice.json
+          larder advise --compare=advice.json tank/backups   # later"
 )]
 pub struct Args {
     /// Read everything
@@ -42,12 +49,15 @@ pub struct Args {
     /// Write a page with the picture: folders by size, what they would gain in colour
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Hold a prediction against what happened in a dataset: what -j printed before, or what is predicted now
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    compare: Option<Option<PathBuf>>,
     /// Exact numbers: bytes
     #[arg(short = 'p')]
     exact_numbers: bool,
     #[command(flatten)]
     json: Json,
-    /// Files and folders
+    /// Files and folders, or a dataset
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
 }
@@ -58,9 +68,32 @@ fn memory(text: &str) -> std::result::Result<u64, String> {
 }
 
 /// Runs it.
-pub fn run(args: &Args) -> Result<u8> {
+pub fn run(args: &Args, applet: Applet) -> Result<u8> {
+    let session = || Ok(Session { client: Client::new(RunDir::from_environment()?), applet });
+    let mut paths = Vec::new();
+    let mut dataset = None;
+    for text in &args.paths {
+        let (path, found) = advise_dataset::place(text, session)?;
+        paths.push(path);
+        dataset = found;
+    }
+    // Of several places none is what the report is of.
+    let dataset = dataset.filter(|_| paths.len() == 1);
+    if args.compare.is_some() && dataset.is_none() {
+        return Err(ApiError::usage("--compare takes one dataset, or the mount point of one"));
+    }
+    let told = !args.json.json;
+    let known = match &dataset {
+        Some(name) => Some(advise_dataset::known(&session()?, name, args.compare.is_some(), told)?),
+        None => None,
+    };
+    if let (Some(Some(file)), Some(known)) = (&args.compare, &known) {
+        // What was predicted is in the file.
+        let compared = advise_dataset::compare(Some(file), None, known.clone())?;
+        return Ok(show(args, None, Some(&compared), None));
+    }
     let options = Options {
-        paths: args.paths.clone(),
+        paths,
         exact: args.exact,
         memory: usize::try_from(args.memory).unwrap_or(usize::MAX),
         cross: args.cross_mounts,
@@ -86,12 +119,38 @@ pub fn run(args: &Args) -> Result<u8> {
         });
         written?;
     }
-    if args.json.json {
-        out::print_json(&render::json::reply("larder advise", &report));
-    } else {
-        out::print(&render::advise::text(&report, args.exact_numbers));
-    }
+    let compared = match (&args.compare, &known) {
+        (Some(_), Some(known)) => Some(advise_dataset::compare(None, Some(&report), known.clone())?),
+        _ => None,
+    };
+    show(args, Some(&report), compared.as_ref(), known.as_ref());
     Ok(u8::from(report.unreadable > 0 || !report.complete))
+}
+
+fn show(args: &Args, report: Option<&Report>, compared: Option<&Compared>, known: Option<&Known>) -> u8 {
+    if args.json.json {
+        let mut whole = match report {
+            Some(report) => render::json::reply("larder advise", report),
+            None => render::json::reply("larder advise", &serde_json::Map::new()),
+        };
+        if let Some(known) = known {
+            whole["dataset"] = serde_json::to_value(known).expect("plain data");
+        }
+        if let Some(compared) = compared {
+            whole["compared"] = serde_json::to_value(compared).expect("plain data");
+        }
+        out::print_json(&whole);
+    } else {
+        let mut text = String::new();
+        if let Some(report) = report {
+            text += &render::advise::text(report, known, args.exact_numbers);
+        }
+        if let Some(compared) = compared {
+            text += &render::advise::compared(compared);
+        }
+        out::print(&text);
+    }
+    0
 }
 
 static STOPPED: AtomicBool = AtomicBool::new(false);

@@ -5,6 +5,7 @@
 //! bad usage; `pool check` has its own.
 
 mod advise;
+mod advise_dataset;
 mod args;
 mod cachestat;
 mod clone;
@@ -260,7 +261,7 @@ fn run(call: Call) -> Result<u8> {
         return personalities::run(&args);
     }
     if let Command::Advise(args) = command {
-        return advise::run(&args);
+        return advise::run(&args, applet);
     }
     let run_dir = RunDir::from_environment()?;
     if let Command::Daemon(args) = command {
@@ -416,6 +417,8 @@ mod tests {
             "larder policy show -rHp tank",
             "larder policy show -j",
             "larder advise --exact --memory 64M -d 2 -rj --html page.html /srv /home",
+            "larder advise --compare tank/data",
+            "larder advise --compare=advice.json tank/data",
             "larder policy clear -r tank/data",
             "larder policy run -rn tank/data",
             "larder policy import -n /etc/sanoid/sanoid.conf",

@@ -60,7 +60,8 @@ pub fn run_zdb(args: ZdbArgs, session: &Session) -> Result<u8> {
     Ok(0)
 }
 
-fn traced(session: &Session, names: Vec<String>, told: bool) -> Result<Vec<PoolStatus>> {
+/// The state of pools after a trace that is made now; until then progress is `told`.
+pub(super) fn traced(session: &Session, names: Vec<String>, told: bool) -> Result<Vec<PoolStatus>> {
     session.client.call(Trace { names: names.clone(), stop: false })?;
     pool_trace::finished(session, &names, told)
 }

@@ -2,9 +2,53 @@
 
 use super::table::{Column, Table};
 use crate::api::name::printable;
-use larder_advise::{DedupReport, Estimate, FolderReport, Report, percent};
-use larder_pool::property::format_size;
+use larder_advise::{DedupReport, Estimate, FolderReport, KNOWN, Report, percent};
+use larder_pool::property::{format_size, parse_size};
+use serde::Serialize;
 use std::path::Path;
+
+/// What a pool knows of a dataset.
+#[derive(Debug, Clone, Serialize)]
+pub struct Known {
+    /// Its name.
+    pub dataset: String,
+    /// `compression`.
+    pub compression: String,
+    /// `recordsize`, bytes.
+    pub recordsize: u64,
+    /// `chunking=content`.
+    pub by_content: bool,
+    /// `dedup`.
+    pub dedup: String,
+    /// Part that compression saves, of all that is stored.
+    pub compression_saves: f64,
+    /// Part that sharing saves; nothing before a trace.
+    pub sharing_saves: Option<f64>,
+}
+
+/// A prediction beside what was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Line {
+    /// Properties as they are now.
+    pub what: String,
+    /// Part that they were to save; nothing when that was not predicted.
+    pub predicted: Option<Estimate>,
+    /// Part that they save.
+    pub measured: Option<f64>,
+}
+
+/// All of them.
+#[derive(Debug, Clone, Serialize)]
+pub struct Compared {
+    /// What the pool knows.
+    #[serde(flatten)]
+    pub known: Known,
+    /// Of compression.
+    pub compression: Line,
+    /// Of deduplication.
+    #[serde(rename = "deduplication")]
+    pub dedup: Line,
+}
 
 /// Rows of folders at most.
 const MOST_ROWS: usize = 20;
@@ -37,10 +81,13 @@ pub fn name(report: &Report, folder: &FolderReport) -> String {
 }
 
 /// Whole verdict first, then codecs, record sizes, folders, and lines to paste.
-pub fn text(report: &Report, exact: bool) -> String {
+pub fn text(report: &Report, known: Option<&Known>, exact: bool) -> String {
     let Some(whole) = report.folders.first() else { return "nothing to look at\n".to_owned() };
     let mut text = format!("{}\n\n", whole.verdict.text);
     text += &about(report, whole, exact);
+    if let Some(known) = known {
+        text += &known_line(known);
+    }
     if whole.data == 0 {
         return text;
     }
@@ -75,8 +122,78 @@ pub fn text(report: &Report, exact: bool) -> String {
         text += &folders(report, exact);
     }
     text.push('\n');
-    text += &lines(report);
+    text += &match known {
+        Some(known) => lines_of(known, whole),
+        None => lines(report),
+    };
     text
+}
+
+/// What the pool knows, in a line.
+fn known_line(known: &Known) -> String {
+    let Known { dataset, compression, dedup, .. } = known;
+    let record = format_size(known.recordsize);
+    let cut = if known.by_content { " chunking=content" } else { "" };
+    let sharing = match known.sharing_saves {
+        Some(saves) => format!("sharing {}", percent(saves)),
+        None => "what sharing saves is known after larder pool trace".to_owned(),
+    };
+    let saves = percent(known.compression_saves);
+    format!(
+        "in the pool: {dataset} has compression={compression} recordsize={record}{cut} dedup={dedup}; compression saves {saves}, {sharing}\n"
+    )
+}
+
+/// Lines for a dataset that is there: what to set, and how what is stored follows.
+fn lines_of(known: &Known, whole: &FolderReport) -> String {
+    let dataset = &known.dataset;
+    let same = |setting: &String| match setting.split_once('=') {
+        Some(("compression", codec)) => codec == known.compression,
+        Some(("dedup", _)) => known.dedup != "off",
+        Some(("recordsize", size)) => parse_size(size) == Some(known.recordsize),
+        _ => known.by_content,
+    };
+    let new: Vec<&String> = whole.verdict.settings.iter().filter(|setting| !same(setting)).collect();
+    if new.is_empty() {
+        return format!("nothing to change: {dataset} is as advised\n");
+    }
+    let all = new.iter().map(|setting| setting.as_str()).collect::<Vec<_>>().join(" ");
+    let mut text = format!("for what is written from now on, and for what is stored already:\n  larder fs set {all} {dataset}\n");
+    if new.iter().any(|setting| setting.starts_with("compression=")) {
+        text += &format!("  larder fs rewrite -w {dataset}\n");
+    }
+    if new.iter().any(|setting| setting.starts_with("dedup=")) {
+        text += &format!("  larder fs dedup -w {dataset}\n");
+    }
+    text
+}
+
+/// Predictions beside what became of them.
+pub fn compared(compared: &Compared) -> String {
+    let mut table = Table::new(vec![
+        Column::left("PROPERTIES"),
+        Column::right("PREDICTED", 5),
+        Column::right("RANGE", 7),
+        Column::right("MEASURED", 5),
+        Column::left("VERDICT"),
+    ]);
+    for line in [&compared.compression, &compared.dedup] {
+        let verdict = match (line.predicted, line.measured) {
+            (Some(said), Some(is)) if is >= said.low - KNOWN && is <= said.high + KNOWN => "as predicted",
+            (Some(said), Some(is)) if is < said.low => "less than predicted",
+            (Some(_), Some(_)) => "more than predicted",
+            (None, _) => "nothing was predicted",
+            (_, None) => "not measured yet",
+        };
+        table.row(vec![
+            line.what.clone(),
+            line.predicted.map_or("-".to_owned(), part),
+            line.predicted.map_or("-".to_owned(), range),
+            line.measured.map_or("-".to_owned(), percent),
+            verdict.to_owned(),
+        ]);
+    }
+    format!("{}\n{}", compared.known.dataset, table.render(false))
 }
 
 fn about(report: &Report, whole: &FolderReport, exact: bool) -> String {

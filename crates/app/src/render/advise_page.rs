@@ -114,7 +114,7 @@ pub fn html(report: &Report) -> String {
     if !report.folders.is_empty() {
         draw(report, 0, Area { x: 0.0, y: 0.0, w: WIDTH, h: HEIGHT }, &mut svg);
     }
-    let text = escape(&super::advise::text(report, false));
+    let text = escape(&super::advise::text(report, None, false));
     let title = report.folders.first().map_or(String::new(), |folder| escape(&name(report, folder)));
     format!(
         "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'><title>Advice: {title}</title>\n<style>
