@@ -8,7 +8,7 @@ LANES=${LANES:-2}
 
 scripts=("$@")
 # Long ones first.
-[ $# -gt 0 ] || scripts=(posix survival healing full trees faults databases differential kill9 rename tools snapshots clones passes versions streams replicate zfs_streams policies sharing everyday races samba flushes space trim)
+[ $# -gt 0 ] || scripts=(posix survival healing full trees faults databases differential kill9 rename tools snapshots clones passes versions streams replicate zfs_streams policies sharing everyday races samba flushes space trim advise)
 wanted=()
 for script in "${scripts[@]}"; do
     case ${LARDER_FUSE:-}$script in

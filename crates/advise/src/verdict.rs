@@ -179,3 +179,88 @@ pub fn size(record: u32) -> String {
 pub fn percent(part: f64) -> String {
     format!("{:.0} %", part * 100.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prints::SCHEMES;
+    use crate::report::CodecReport;
+
+    /// Of 10 GiB: gains of the four codecs, and of records from 4K to 1M and by content.
+    fn folder(codecs: [Estimate; 4], gain: impl Fn(u32, bool) -> Estimate) -> FolderReport {
+        let names = ["lz4", "zstd-3", "zstd-9", "gzip-9"];
+        let codec = |(name, gain): (&str, Estimate)| CodecReport {
+            codec: name.to_owned(),
+            gain,
+            gain_short: gain,
+            seconds_per_gib: 1.0,
+        };
+        let dedup = |scheme: &crate::Scheme| {
+            let gain = gain(scheme.record, scheme.by_content);
+            DedupReport {
+                record: scheme.record,
+                by_content: scheme.by_content,
+                gain,
+                beyond: gain,
+                records: 0,
+                index_memory: 0,
+                index_disk: (10 << 30) / u64::from(scheme.record) * 34,
+                zfs_memory: 0,
+            }
+        };
+        FolderReport {
+            path: "/srv/a b".into(),
+            depth: 0,
+            files: 10,
+            size: 10 << 30,
+            data: 10 << 30,
+            seen: 1.0,
+            kind: Kind::Other,
+            codecs: names.into_iter().zip(codecs).map(codec).collect(),
+            whole_copies: Estimate::around(0.0, 0.0),
+            dedup: SCHEMES.iter().map(dedup).collect(),
+            verdict: Verdict::default(),
+        }
+    }
+
+    const NONE: Estimate = Estimate { value: 0.0, low: 0.0, high: 0.0 };
+
+    #[test]
+    fn neither_is_said_when_all_is_known_and_nothing_pays() {
+        let said = of(&folder([NONE; 4], |_, _| NONE), Why::Sampled);
+        assert_eq!((said.text.as_str(), said.dedup), ("neither pays here: mixed files", Some(false)));
+        assert_eq!(said.commands, ["larder fs create tank/a_b"]);
+    }
+
+    #[test]
+    fn what_is_not_known_is_said_and_no_verdict_rests_on_it() {
+        // Of short records nothing is known; the long ones save nothing.
+        let unknown = |record, _| if record < 64 << 10 { Estimate::UNKNOWN } else { NONE };
+        let said = of(&folder([NONE; 4], unknown), Why::Sampled);
+        assert_eq!(said.dedup, None);
+        assert!(said.text.contains("records of 4K, 8K, 16K, 32K, 16K by content cannot be known"), "{}", said.text);
+        assert!(said.text.contains("--exact tells") && said.commands.is_empty(), "{said:?}");
+        // A range that cannot reach what pays decides.
+        let little = |_, _| Estimate { value: 0.01, low: 0.0, high: 0.049 };
+        assert_eq!(of(&folder([NONE; 4], little), Why::Sampled).dedup, Some(false));
+        let codec = Estimate { value: 0.3, low: 0.1, high: 0.5 };
+        let said = of(&folder([codec; 4], |_, _| NONE), Why::Interrupted);
+        assert_eq!(said.compression, None);
+        assert!(said.text.contains("what lz4 saves is not known, as it was interrupted: 10 to 50 %"), "{}", said.text);
+    }
+
+    #[test]
+    fn the_longest_records_that_save_about_the_same_are_advised_and_what_may_save_more_is_told() {
+        let gain = |record: u32, content: bool| match (record >> 10, content) {
+            (_, true) => NONE,
+            (4, _) => Estimate::UNKNOWN,
+            (..=16, _) => Estimate::around(0.41, 0.01),
+            _ => Estimate::around(0.2, 0.01),
+        };
+        let said = of(&folder([Estimate::around(0.5, 0.01); 4], gain), Why::Sampled);
+        assert_eq!(said.settings, ["compression=lz4", "dedup=on", "recordsize=16K"]);
+        assert_eq!(said.commands[1], "larder fs set compression=lz4 dedup=on recordsize=16K tank/a_b");
+        assert!(said.text.contains("recordsize=16K saves 41 %; whether more would be saved with records of 4K"), "{}", said.text);
+        assert!((said.saves - 0.705).abs() < 1e-9);
+    }
+}

@@ -300,6 +300,44 @@ mod tests {
         Zdb::command().debug_assert();
     }
 
+    /// `advise` gives lines to paste: the program takes them, and its properties those values.
+    #[test]
+    fn what_is_advised_can_be_pasted() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut line = 0u32;
+        let text: String = std::iter::repeat_with(|| {
+            line += 1;
+            format!("{line} lines of text that every codec shrinks\n")
+        })
+        .take(40_000)
+        .collect();
+        for copy in ["a", "b"] {
+            let other = format!("{copy}{text}");
+            std::fs::write(dir.path().join(copy), [&text.as_bytes()[..1 << 20], other.as_bytes()].concat()).unwrap();
+        }
+        let options = larder_advise::Options {
+            paths: vec![dir.path().to_owned()],
+            exact: true,
+            draws: 10,
+            ..larder_advise::Options::default()
+        };
+        let clock = larder_device::SystemClock::new();
+        let report =
+            larder_advise::advise(&options, &clock, &larder_device::Inline, &larder_advise::Unwatched).unwrap();
+        let verdict = &report.folders[0].verdict;
+        assert!(verdict.dedup == Some(true) && verdict.compression.is_some(), "{verdict:?}");
+        assert_eq!(verdict.commands.len(), 2);
+        for line in &verdict.commands {
+            call(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        let schemes = larder_advise::SCHEMES.iter().map(|one| format!("recordsize={}", larder_advise::size(one.record)));
+        let others = ["compression=zstd-3", "compression=zstd-9", "compression=lz4", "chunking=content", "dedup=on"];
+        for setting in verdict.settings.iter().cloned().chain(schemes).chain(others.map(str::to_owned)) {
+            let (name, value) = setting.split_once('=').unwrap();
+            larder_pool::property::parse_dataset(name, value, true).unwrap();
+        }
+    }
+
     #[test]
     fn the_name_decides_the_applet() {
         let applet = |line| call(line).map(|call| call.applet);
