@@ -2,7 +2,8 @@
 # advise.sh: advice about folders and datasets; the lines that it gives are run, and what happened is what was predicted.
 . "$(dirname "$0")/bed.sh"
 need root fuse
-make_bed 2 2G
+# So large that records may have 1M.
+make_bed 2 64G
 SRC=$BED/src
 mkdir -p "$SRC"/{docs,films,machines,empty}
 

@@ -169,7 +169,8 @@ impl Sampled<'_> {
         let (mut ratio, mut variance, mut missed, mut zeros) = (0.0, 0.0, 0.0, 0.0);
         for (stratum, weight) in self.weights.iter().enumerate().filter(|(_, weight)| weight.all > 0.0) {
             let share = weight.all * weight.part / (total * nonzero);
-            let here = || clusters.iter().filter(|(key, _)| **key as usize & 3 == stratum).map(|(_, one)| one);
+            let here =
+                || clusters.iter().filter(|(key, _)| **key as usize & 3 == stratum).map(|(_, one)| one);
             let count = here().count() as f64;
             let (all, unique) = here().fold((0.0, 0.0), |sum, one| (sum.0 + one.all, sum.1 + one.unique));
             // Zeros come in whole clusters at worst.

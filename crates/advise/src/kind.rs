@@ -42,17 +42,17 @@ impl Kind {
     pub fn of(path: &Path) -> Self {
         let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
         match &*ending {
-            "mkv" | "mp4" | "avi" | "mov" | "webm" | "m4v" | "ts" | "mpg" | "mpeg" | "jpg" | "jpeg" | "png" | "heic"
-            | "webp" | "gif" | "mp3" | "flac" | "ogg" | "opus" | "m4a" | "aac" | "cr2" | "nef" | "arw" | "dng" => Self::Media,
+            "mkv" | "mp4" | "avi" | "mov" | "webm" | "m4v" | "ts" | "mpg" | "mpeg" | "jpg" | "jpeg"
+            | "png" | "heic" | "webp" | "gif" | "mp3" | "flac" | "ogg" | "opus" | "m4a" | "aac" | "cr2"
+            | "nef" | "arw" | "dng" => Self::Media,
             "qcow2" | "img" | "vmdk" | "vdi" | "vhd" | "vhdx" | "raw" | "iso" => Self::Images,
-            "zip" | "gz" | "xz" | "zst" | "bz2" | "7z" | "rar" | "tgz" | "deb" | "rpm" | "jar" | "apk" | "lz4" => {
-                Self::Archives
-            }
+            "zip" | "gz" | "xz" | "zst" | "bz2" | "7z" | "rar" | "tgz" | "deb" | "rpm" | "jar" | "apk"
+            | "lz4" => Self::Archives,
             "tar" | "dump" | "bak" | "bkp" => Self::Backups,
-            "txt" | "md" | "doc" | "docx" | "odt" | "ods" | "xls" | "xlsx" | "pdf" | "html" | "htm" | "csv" | "json"
-            | "xml" | "tex" | "eml" | "mbox" | "log" | "rtf" | "epub" => Self::Documents,
-            "rs" | "c" | "h" | "cc" | "cpp" | "hpp" | "py" | "js" | "tsx" | "go" | "java" | "rb" | "sh" | "pl" | "php"
-            | "cs" | "swift" | "kt" | "scala" | "sql" | "css" => Self::Sources,
+            "txt" | "md" | "doc" | "docx" | "odt" | "ods" | "xls" | "xlsx" | "pdf" | "html" | "htm"
+            | "csv" | "json" | "xml" | "tex" | "eml" | "mbox" | "log" | "rtf" | "epub" => Self::Documents,
+            "rs" | "c" | "h" | "cc" | "cpp" | "hpp" | "py" | "js" | "tsx" | "go" | "java" | "rb" | "sh"
+            | "pl" | "php" | "cs" | "swift" | "kt" | "scala" | "sql" | "css" => Self::Sources,
             "db" | "sqlite" | "sqlite3" | "mdb" | "ibd" | "myd" => Self::Databases,
             _ => Self::Other,
         }

@@ -115,7 +115,11 @@ impl<'a> Printer<'a> {
                 let halves = nodes.len();
                 for at in 0..halves.div_ceil(2) {
                     let (left, right) = (nodes[2 * at], nodes.get(2 * at + 1).copied().unwrap_or((0, 0)));
-                    let print = if left.0 | right.0 == 0 { 0 } else { mix(mix(left.0 ^ u64::from(right.1)).wrapping_add(right.0)).max(1) };
+                    let print = if left.0 | right.0 == 0 {
+                        0
+                    } else {
+                        mix(mix(left.0 ^ u64::from(right.1)).wrapping_add(right.0)).max(1)
+                    };
                     nodes[at] = (print, left.1 + right.1);
                 }
                 nodes.truncate(halves.div_ceil(2));
@@ -186,7 +190,10 @@ mod tests {
         let found = prints(&noise((1 << 20) + 5000, 1));
         assert_eq!(found.kept[0].len(), 258);
         assert_eq!(found.kept[5], [found.kept[5].clone(), vec![]].concat());
-        assert_eq!(found.kept[5].iter().map(|print| print.1).collect::<Vec<_>>(), [[131_072; 8].as_slice(), &[5000]].concat());
+        assert_eq!(
+            found.kept[5].iter().map(|print| print.1).collect::<Vec<_>>(),
+            [[131_072; 8].as_slice(), &[5000]].concat()
+        );
         assert_eq!(found.bytes, [(1 << 20) + 5000; COUNT]);
     }
 
@@ -217,7 +224,11 @@ mod tests {
         let (one, two) = (prints(&bytes), prints(&[&noise(1000, 5)[..], &bytes].concat()));
         let common = |scheme: usize| {
             let set: std::collections::HashSet<_> = one.kept[scheme].iter().collect();
-            two.kept[scheme].iter().filter(|print| set.contains(print)).map(|print| u64::from(print.1)).sum::<u64>()
+            two.kept[scheme]
+                .iter()
+                .filter(|print| set.contains(print))
+                .map(|print| u64::from(print.1))
+                .sum::<u64>()
         };
         assert_eq!(common(0), 0);
         assert!(common(FIXED) > 2_900_000, "{}", common(FIXED));

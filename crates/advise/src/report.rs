@@ -185,7 +185,10 @@ pub fn report(scan: Scan, paths: Vec<PathBuf>, exact: bool, depth: u32, seconds:
         let folder = &all[*at];
         let above = &all[folder.above as usize];
         // One that is all there is in the folder above says nothing new.
-        *at == 0 || (folder.depth <= depth && folder.data as f64 >= MATTERS * total as f64 && folder.data < above.data)
+        *at == 0
+            || (folder.depth <= depth
+                && folder.data as f64 >= MATTERS * total as f64
+                && folder.data < above.data)
     };
     let mut told: Vec<usize> = (0..all.len()).filter(matters).collect();
     if told.len() > MOST_TOLD {
@@ -318,7 +321,13 @@ impl Figures {
             let sorted = &self.samples[scheme];
             // Of the zeros some are holes within records.
             let part = (bytes as f64 / read.passed.max(1) as f64).min(1.0);
-            let sampled = Sampled { seen: &sorted.seen, threshold: sorted.threshold, p: 1.0, cell: self.cell, weights: Default::default() };
+            let sampled = Sampled {
+                seen: &sorted.seen,
+                threshold: sorted.threshold,
+                p: 1.0,
+                cell: self.cell,
+                weights: Default::default(),
+            };
             sampled.counted(within, bytes).times(part)
         };
         let gain = gain.of_part(seen);
@@ -356,7 +365,13 @@ impl Figures {
             let here = sorted.seen.iter().filter(|seen| within.contains(&seen.folder));
             let weight = |seen: &Seen| seen.len().max(sorted.threshold) as f64 * f64::from(seen.count);
             let bytes: f64 = here.map(weight).sum();
-            let sampled = Sampled { seen: &sorted.seen, threshold: sorted.threshold, p: 1.0, cell: self.cell, weights: Default::default() };
+            let sampled = Sampled {
+                seen: &sorted.seen,
+                threshold: sorted.threshold,
+                p: 1.0,
+                cell: self.cell,
+                weights: Default::default(),
+            };
             (sampled.counted(within, bytes as u64).times(share(bytes)), share(bytes))
         };
         if self.p >= 1.0 {

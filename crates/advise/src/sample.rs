@@ -98,7 +98,10 @@ impl Sample {
         let mut at = ((u128::from(mixed) * self.slots.len() as u128) >> 64) as usize;
         loop {
             let slot = &self.slots[at];
-            let same = slot.print == seen.print && slot.key == seen.key && slot.folder == seen.folder && slot.len == seen.len;
+            let same = slot.print == seen.print
+                && slot.key == seen.key
+                && slot.folder == seen.folder
+                && slot.len == seen.len;
             if slot.count == 0 || same {
                 return at;
             }

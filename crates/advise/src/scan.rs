@@ -497,7 +497,8 @@ impl Run<'_> {
             plan.cells(found, left, &mut |key, range| {
                 all += range.end - range.start;
                 if plan.rank(key) < plan.p {
-                    let piece = Piece { range, key: keyed(key), most: plan.cell as usize, ..file.base.clone() };
+                    let piece =
+                        Piece { range, key: keyed(key), most: plan.cell as usize, ..file.base.clone() };
                     // Those that cannot be read are told of once.
                     return self.put(&mut file, piece, &mut Left::default());
                 }
@@ -517,7 +518,8 @@ impl Run<'_> {
             data_of(found, left, &mut |range| {
                 let len = range.end - range.start;
                 data += len;
-                let wide = (range.start / long * long).max(done)..range.end.next_multiple_of(long).min(found.size);
+                let wide =
+                    (range.start / long * long).max(done)..range.end.next_multiple_of(long).min(found.size);
                 done = wide.end.max(done);
                 match &mut open {
                     Some(last) if last.end >= wide.start => {
@@ -528,7 +530,8 @@ impl Run<'_> {
                         let before = std::mem::replace(&mut held, len);
                         if let Some(last) = open.replace(wide) {
                             all += last.end - last.start;
-                            going = !is_taken || self.put_range(&mut file, last, before, &mut Left::default());
+                            going =
+                                !is_taken || self.put_range(&mut file, last, before, &mut Left::default());
                         }
                     }
                 }
@@ -684,7 +687,12 @@ impl Run<'_> {
     }
 }
 
-fn read_job(pieces: &[Piece], thresholds: &[u64; COUNT], clock: &dyn Clock, watch: &dyn Watch) -> Vec<Outcome> {
+fn read_job(
+    pieces: &[Piece],
+    thresholds: &[u64; COUNT],
+    clock: &dyn Clock,
+    watch: &dyn Watch,
+) -> Vec<Outcome> {
     let mut open: Option<(Arc<PathBuf>, Source)> = None;
     let mut buffer = Vec::new();
     let mut outcomes = Vec::with_capacity(pieces.len());

@@ -50,7 +50,11 @@ pub fn range(shared: &Shared, all: f64, p: f64) -> Option<(f64, f64, f64)> {
             let row: Vec<f64> = grid.iter().map(|&m| expected(at, m, p) / m).collect();
             let unit = 1.0 / (all * p * p);
             let scaled: Vec<f64> = row.iter().map(|value| value / (p * p)).collect();
-            rows.push(Row { values: scaled.clone(), kind: Kind::AtMost, bound: (bytes + widen * slack) * unit });
+            rows.push(Row {
+                values: scaled.clone(),
+                kind: Kind::AtMost,
+                bound: (bytes + widen * slack) * unit,
+            });
             let least = bytes - widen * slack;
             if least > 0.0 {
                 rows.push(Row { values: scaled, kind: Kind::AtLeast, bound: least * unit });
@@ -155,7 +159,8 @@ fn solve(table: &mut [Vec<f64>], basis: &mut [usize], cost: &[f64], columns: usi
             let priced: f64 = basis.iter().zip(table.iter()).map(|(&var, row)| cost[var] * row[column]).sum();
             cost[column] - priced
         };
-        let Some(enter) = (0..columns).find(|&column| !basis.contains(&column) && reduced(column) < -1e-9) else {
+        let Some(enter) = (0..columns).find(|&column| !basis.contains(&column) && reduced(column) < -1e-9)
+        else {
             return Some(basis.iter().zip(table.iter()).map(|(&var, row)| cost[var] * row[width]).sum());
         };
         let leave = (0..table.len())
@@ -188,7 +193,10 @@ mod tests {
         let row = |values: [f64; 2], bound| Row { values: values.into(), kind: Kind::AtMost, bound };
         let rows = [row([1.0, 0.0], 4.0), row([0.0, 2.0], 12.0), row([3.0, 2.0], 18.0)];
         assert!((minimum(&rows, &[-3.0, -5.0]).unwrap() + 36.0).abs() < 1e-9);
-        let never = [Row { values: vec![1.0], kind: Kind::AtMost, bound: 1.0 }, Row { values: vec![1.0], kind: Kind::AtLeast, bound: 2.0 }];
+        let never = [
+            Row { values: vec![1.0], kind: Kind::AtMost, bound: 1.0 },
+            Row { values: vec![1.0], kind: Kind::AtLeast, bound: 2.0 },
+        ];
         assert_eq!(minimum(&never, &[1.0]), None);
     }
 
@@ -197,7 +205,8 @@ mod tests {
         let mut shared = Shared::default();
         let mut units = [0.0; CLASSES];
         for content in 0..clusters / m {
-            let seen = (0..m).filter(|copy| (mix(mix(seed ^ content) ^ copy) as f64) < p * u64::MAX as f64).count();
+            let seen =
+                (0..m).filter(|copy| (mix(mix(seed ^ content) ^ copy) as f64) < p * u64::MAX as f64).count();
             if let Some((at, factor)) = class(seen) {
                 shared.bytes[at] += factor;
                 units[at] += factor * factor;

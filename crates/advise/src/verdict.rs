@@ -90,12 +90,13 @@ pub fn of(folder: &FolderReport, why: Why) -> Verdict {
         folder.dedup.iter().filter(|dedup| dedup.known().is_none() && dedup.beyond.high >= enough).collect();
 
     let (best, gain) = codec(folder, chosen.is_some_and(|(dedup, _)| dedup.record < MIDDLE_RECORD));
-    let compresses = gain.value >= CODEC_PAYS && gain.is_known();
-    let may_compress = !gain.is_known() && gain.high >= CODEC_PAYS;
+    let compresses = gain.value >= CODEC_PAYS && (gain.is_known() || gain.low >= CODEC_PAYS);
+    let may_compress = !compresses && !gain.is_known() && gain.high >= CODEC_PAYS;
     let name = &folder.codecs[best].codec;
     let (mut words, mut settings, mut saves) = (Vec::new(), Vec::new(), 0.0);
     if compresses {
-        words.push(format!("{name} saves {}", percent(gain.value)));
+        let how_much = if gain.is_known() { percent(gain.value) } else { between(gain) };
+        words.push(format!("{name} saves {how_much}"));
         settings.push(format!("compression={name}"));
         saves = gain.value;
     } else if may_compress {
@@ -238,15 +239,23 @@ mod tests {
         let unknown = |record, _| if record < 64 << 10 { Estimate::UNKNOWN } else { NONE };
         let said = of(&folder([NONE; 4], unknown), Why::Sampled);
         assert_eq!(said.dedup, None);
-        assert!(said.text.contains("records of 4K, 8K, 16K, 32K, 16K by content cannot be known"), "{}", said.text);
+        assert!(
+            said.text.contains("records of 4K, 8K, 16K, 32K, 16K by content cannot be known"),
+            "{}",
+            said.text
+        );
         assert!(said.text.contains("--exact tells") && said.commands.is_empty(), "{said:?}");
         // A range that cannot reach what pays decides.
         let little = |_, _| Estimate { value: 0.01, low: 0.0, high: 0.049 };
         assert_eq!(of(&folder([NONE; 4], little), Why::Sampled).dedup, Some(false));
-        let codec = Estimate { value: 0.3, low: 0.1, high: 0.5 };
+        let codec = Estimate { value: 0.3, low: 0.0, high: 0.5 };
         let said = of(&folder([codec; 4], |_, _| NONE), Why::Interrupted);
         assert_eq!(said.compression, None);
-        assert!(said.text.contains("what lz4 saves is not known, as it was interrupted: 10 to 50 %"), "{}", said.text);
+        assert!(
+            said.text.contains("what lz4 saves is not known, as it was interrupted: 0 to 50 %"),
+            "{}",
+            said.text
+        );
     }
 
     #[test]
@@ -260,7 +269,11 @@ mod tests {
         let said = of(&folder([Estimate::around(0.5, 0.01); 4], gain), Why::Sampled);
         assert_eq!(said.settings, ["compression=lz4", "dedup=on", "recordsize=16K"]);
         assert_eq!(said.commands[1], "larder fs set compression=lz4 dedup=on recordsize=16K tank/a_b");
-        assert!(said.text.contains("recordsize=16K saves 41 %; whether more would be saved with records of 4K"), "{}", said.text);
+        assert!(
+            said.text.contains("recordsize=16K saves 41 %; whether more would be saved with records of 4K"),
+            "{}",
+            said.text
+        );
         assert!((said.saves - 0.705).abs() < 1e-9);
     }
 }

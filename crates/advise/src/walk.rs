@@ -131,7 +131,8 @@ impl Folders {
         self.all = kept;
         self.all.shrink_to_fit();
         let depth = self.depth;
-        let hash = |folder: &Folder| twox_hash::XxHash3_64::oneshot(folder.path.as_os_str().as_encoded_bytes());
+        let hash =
+            |folder: &Folder| twox_hash::XxHash3_64::oneshot(folder.path.as_os_str().as_encoded_bytes());
         debug_assert!(self.all.iter().all(|folder| folder.depth <= depth));
         self.numbers = self.all.iter().enumerate().map(|(at, folder)| (hash(folder), at as u32)).collect();
         Some(numbers)

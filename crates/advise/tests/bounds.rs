@@ -82,7 +82,11 @@ fn what_an_interrupted_scan_says_holds_for_all_of_it() {
         assert!(whole.seen < 1.0 && whole.seen > 0.0, "{}", whole.seen);
         for (said, truth) in whole.dedup.iter().zip(&all.folders[0].dedup) {
             let (name, said, truth) = (said.name(), said.gain, truth.gain.value);
-            assert!(said.low <= truth + 1e-6 && truth <= said.high + 1e-6, "{most} MiB, {}: {said:?}, {truth}", name);
+            assert!(
+                said.low <= truth + 1e-6 && truth <= said.high + 1e-6,
+                "{most} MiB, {}: {said:?}, {truth}",
+                name
+            );
         }
         let (said, truth) = (whole.whole_copies, all.folders[0].whole_copies.value);
         assert!(said.low <= truth + 1e-6 && truth <= said.high + 1e-6, "{most} MiB: {said:?}, {truth}");
@@ -106,7 +110,11 @@ fn a_scan_that_was_interrupted_while_it_counted_claims_nothing() {
     assert!(!report.complete && !report.counted);
     assert_eq!((whole.verdict.dedup, whole.verdict.compression.as_deref()), (None, None));
     assert!(whole.dedup.iter().all(|dedup| !dedup.gain.is_known()) && !whole.whole_copies.is_known());
-    assert!(!whole.verdict.text.contains("neither") && whole.verdict.commands.is_empty(), "{:?}", whole.verdict);
+    assert!(
+        !whole.verdict.text.contains("neither") && whole.verdict.commands.is_empty(),
+        "{:?}",
+        whole.verdict
+    );
 }
 
 /// Large files with much room in them, beside files without: holes weigh nothing.
@@ -136,7 +144,11 @@ fn holes_have_no_weight() {
     }
     let all = look(Options { exact: true, ..Options::default() }, dir.path(), &Unwatched);
     let truth = all.folders[0].dedup[0].gain.value;
-    assert!((truth - 0.333).abs() < 0.02 && all.folders[0].data < 26 << 20, "{truth} of {}", all.folders[0].data);
+    assert!(
+        (truth - 0.333).abs() < 0.02 && all.folders[0].data < 26 << 20,
+        "{truth} of {}",
+        all.folders[0].data
+    );
     let mut known = 0;
     for seed in 0..10 {
         let options = Options { whole_below: 6 << 20, rate: 0.25, cell: 8 << 10, seed, ..Options::default() };
@@ -177,6 +189,7 @@ fn every_file_of_a_long_folder_is_counted_once() {
         fs::write(dir.path().join(format!("{number}-{}", "x".repeat(200))), [1]).unwrap();
     }
     // Names of 30,000 files take three times what there is for them.
-    let report = look(Options { exact: true, memory: 64 << 20, ..Options::default() }, dir.path(), &Unwatched);
+    let report =
+        look(Options { exact: true, memory: 64 << 20, ..Options::default() }, dir.path(), &Unwatched);
     assert_eq!((report.folders[0].files, report.data), (30_000, 30_000));
 }

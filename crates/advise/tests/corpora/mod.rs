@@ -29,8 +29,8 @@ impl Rng {
     /// Lines that a compressor shrinks, no two alike.
     fn text(&mut self, len: usize) -> Vec<u8> {
         const WORDS: [&str; 16] = [
-            "let", "fn", "return", "value", "offset", "length", "if", "else", "record", "count", "for", "in", "match",
-            "self", "block", "pool",
+            "let", "fn", "return", "value", "offset", "length", "if", "else", "record", "count", "for", "in",
+            "match", "self", "block", "pool",
         ];
         let mut text = Vec::with_capacity(len + 64);
         while text.len() < len {
@@ -87,7 +87,11 @@ pub fn write(kind: &str, seed: u64, size: usize, to: &Path) {
         "media" | "unique" => {
             let mut sum = 0;
             for number in 0.. {
-                let len = if kind == "media" { 2000 + rng.below(size / 3000) } else { 1000 + rng.below(size / 4000) };
+                let len = if kind == "media" {
+                    2000 + rng.below(size / 3000)
+                } else {
+                    1000 + rng.below(size / 4000)
+                };
                 put(&to.join(format!("a{}/{number}.jpg", number % 7)), &rng.bytes(len));
                 sum += len;
                 if sum >= size {

@@ -5,9 +5,9 @@ use super::{Applet, Session, advise_dataset, out};
 use crate::api::{ApiError, ErrorKind, Result};
 use crate::client::Client;
 use crate::render;
+use crate::render::advise::{Compared, Known};
 use crate::render::scan::duration;
 use crate::run_dir::RunDir;
-use crate::render::advise::{Compared, Known};
 use larder_advise::{Options, Report, Watch, advise};
 use larder_device::{Clock, SystemClock, SystemWorkers};
 use larder_pool::property::{format_size, parse_size};
@@ -100,7 +100,8 @@ pub fn run(args: &Args, applet: Applet) -> Result<u8> {
         depth: if args.recursive { u32::MAX } else { args.depth },
         ..Options::default()
     };
-    let internal = |error: std::io::Error| ApiError::new(ErrorKind::Internal, format!("cannot start: {error}"));
+    let internal =
+        |error: std::io::Error| ApiError::new(ErrorKind::Internal, format!("cannot start: {error}"));
     let workers = SystemWorkers::new().map_err(internal)?;
     let clock = SystemClock::new();
     let stop = listen().map_err(internal)?;
@@ -242,7 +243,8 @@ impl Watch for Live<'_> {
             let planned = self.planned.load(Ordering::Relaxed).max(read);
             let took = now.saturating_sub(self.began.load(Ordering::Relaxed)).max(1);
             let rate = read as f64 * 1000.0 / took as f64;
-            let line = format!("{} of {}, {}/s", format_size(read), format_size(planned), format_size(rate as u64));
+            let line =
+                format!("{} of {}, {}/s", format_size(read), format_size(planned), format_size(rate as u64));
             // A rate of little time says nothing about what comes.
             match took > TRUST && read * 50 > planned {
                 true => format!("{line}, {} left", duration(((planned - read) as f64 / rate) as i64)),

@@ -137,8 +137,9 @@ fn earlier(text: &[u8], file: &Path) -> Result<PredictedFolder> {
 /// When the file cannot be read.
 pub fn compare(file: Option<&Path>, report: Option<&Report>, known: Known) -> Result<Compared> {
     let text = match file {
-        Some(file) => fs::read(file)
-            .map_err(|error| super::extents::cannot("read", &file.to_string_lossy(), &error))?,
+        Some(file) => {
+            fs::read(file).map_err(|error| super::extents::cannot("read", &file.to_string_lossy(), &error))?
+        }
         // The same form, so that there is one way to take it.
         None => serde_json::to_vec(&report).expect("reports are plain data"),
     };
@@ -150,9 +151,10 @@ pub fn compare(file: Option<&Path>, report: Option<&Report>, known: Known) -> Re
         other => other,
     };
     let codec = predicted.codecs.iter().find(|one| one.codec == codec);
-    let dedup = predicted.dedup.iter().find(|one| {
-        u64::from(one.record) == known.recordsize && one.by_content == known.by_content
-    });
+    let dedup = predicted
+        .dedup
+        .iter()
+        .find(|one| u64::from(one.record) == known.recordsize && one.by_content == known.by_content);
     let cut = if known.by_content { " by content" } else { "" };
     let record = u32::try_from(known.recordsize).unwrap_or(u32::MAX);
     Ok(Compared {

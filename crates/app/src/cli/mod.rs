@@ -313,7 +313,8 @@ mod tests {
         .collect();
         for copy in ["a", "b"] {
             let other = format!("{copy}{text}");
-            std::fs::write(dir.path().join(copy), [&text.as_bytes()[..1 << 20], other.as_bytes()].concat()).unwrap();
+            std::fs::write(dir.path().join(copy), [&text.as_bytes()[..1 << 20], other.as_bytes()].concat())
+                .unwrap();
         }
         let options = larder_advise::Options {
             paths: vec![dir.path().to_owned()],
@@ -323,15 +324,19 @@ mod tests {
         };
         let clock = larder_device::SystemClock::new();
         let report =
-            larder_advise::advise(&options, &clock, &larder_device::Inline, &larder_advise::Unwatched).unwrap();
+            larder_advise::advise(&options, &clock, &larder_device::Inline, &larder_advise::Unwatched)
+                .unwrap();
         let verdict = &report.folders[0].verdict;
         assert!(verdict.dedup == Some(true) && verdict.compression.is_some(), "{verdict:?}");
         assert_eq!(verdict.commands.len(), 2);
         for line in &verdict.commands {
             call(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         }
-        let schemes = larder_advise::SCHEMES.iter().map(|one| format!("recordsize={}", larder_advise::size(one.record)));
-        let others = ["compression=zstd-3", "compression=zstd-9", "compression=lz4", "chunking=content", "dedup=on"];
+        let schemes = larder_advise::SCHEMES
+            .iter()
+            .map(|one| format!("recordsize={}", larder_advise::size(one.record)));
+        let others =
+            ["compression=zstd-3", "compression=zstd-9", "compression=lz4", "chunking=content", "dedup=on"];
         for setting in verdict.settings.iter().cloned().chain(schemes).chain(others.map(str::to_owned)) {
             let (name, value) = setting.split_once('=').unwrap();
             larder_pool::property::parse_dataset(name, value, true).unwrap();

@@ -92,11 +92,22 @@ pub fn text(report: &Report, known: Option<&Known>, exact: bool) -> String {
         return text;
     }
     text.push('\n');
-    let mut codecs =
-        Table::new(vec![Column::left("COMPRESSION"), Column::right("SAVES", 5), Column::right("RANGE", 7), Column::right("AT 16K", 5), Column::right("CPU", 8)]);
+    let mut codecs = Table::new(vec![
+        Column::left("COMPRESSION"),
+        Column::right("SAVES", 5),
+        Column::right("RANGE", 7),
+        Column::right("AT 16K", 5),
+        Column::right("CPU", 8),
+    ]);
     for codec in &whole.codecs {
         let cost = format!("{:.1}s/GiB", codec.seconds_per_gib);
-        codecs.row(vec![codec.codec.clone(), part(codec.gain), range(codec.gain), part(codec.gain_short), cost]);
+        codecs.row(vec![
+            codec.codec.clone(),
+            part(codec.gain),
+            range(codec.gain),
+            part(codec.gain_short),
+            cost,
+        ]);
     }
     text += &codecs.render(false);
     text.push('\n');
@@ -158,7 +169,9 @@ fn lines_of(known: &Known, whole: &FolderReport) -> String {
         return format!("nothing to change: {dataset} is as advised\n");
     }
     let all = new.iter().map(|setting| setting.as_str()).collect::<Vec<_>>().join(" ");
-    let mut text = format!("for what is written from now on, and for what is stored already:\n  larder fs set {all} {dataset}\n");
+    let mut text = format!(
+        "for what is written from now on, and for what is stored already:\n  larder fs set {all} {dataset}\n"
+    );
     if new.iter().any(|setting| setting.starts_with("compression=")) {
         text += &format!("  larder fs rewrite -w {dataset}\n");
     }
@@ -211,8 +224,12 @@ fn about(report: &Report, whole: &FolderReport, exact: bool) -> String {
             100.0 * report.read as f64 / report.data.max(1) as f64
         ),
     };
-    let mut line =
-        format!("{}: {} files, {} of data; {how}\n", name(report, whole), whole.files, bytes(whole.data, exact));
+    let mut line = format!(
+        "{}: {} files, {} of data; {how}\n",
+        name(report, whole),
+        whole.files,
+        bytes(whole.data, exact)
+    );
     let left: Vec<String> = [
         (report.unreadable, "could not be read"),
         (report.hard_links, "further names of files (hard links)"),
@@ -229,7 +246,9 @@ fn about(report: &Report, whole: &FolderReport, exact: bool) -> String {
     }
     if report.unsure_links > 0 {
         let count = report.unsure_links;
-        line += &format!("{count} names of files with several (hard links) may count twice: --memory more remembers all\n");
+        line += &format!(
+            "{count} names of files with several (hard links) may count twice: --memory more remembers all\n"
+        );
     }
     if report.merged {
         line += "there are more folders than memory holds: the deepest are told with those above them\n";

@@ -31,7 +31,9 @@ fn divide(area: Area, sizes: &[f64], total: f64) -> Vec<Area> {
         let side = left.w.min(left.h).max(1e-9);
         let worst = |row: &[f64]| {
             let sum: f64 = row.iter().sum::<f64>() * scale;
-            let ratio = |size: &f64| (side * side * size * scale / (sum * sum)).max(sum * sum / (side * side * size * scale));
+            let ratio = |size: &f64| {
+                (side * side * size * scale / (sum * sum)).max(sum * sum / (side * side * size * scale))
+            };
             row.iter().map(ratio).fold(0.0, f64::max)
         };
         let mut end = at + 1;
@@ -68,7 +70,12 @@ fn draw(report: &Report, at: usize, area: Area, svg: &mut String) {
     let saves = folder.verdict.saves;
     let Area { x, y, w, h } = area;
     let shown = escape(&name(report, folder));
-    let title = format!("{shown}: {}, {} files. {}", format_size(folder.data), folder.files, escape(&folder.verdict.text));
+    let title = format!(
+        "{shown}: {}, {} files. {}",
+        format_size(folder.data),
+        folder.files,
+        escape(&folder.verdict.text)
+    );
     svg.push_str(&format!(
         "<g><title>{title}</title><rect x='{x:.1}' y='{y:.1}' width='{w:.1}' height='{h:.1}' fill='{}'/>",
         colour(saves)
@@ -144,10 +151,15 @@ mod tests {
         let parts = divide(whole, &sizes, 24.0);
         for (part, size) in parts.iter().zip(sizes) {
             assert!((part.w * part.h - size * 100.0).abs() < 1e-6, "{part:?} of {size}");
-            assert!(part.x >= 0.999 && part.y >= 1.999 && part.x + part.w <= 61.001 && part.y + part.h <= 42.001);
+            assert!(
+                part.x >= 0.999 && part.y >= 1.999 && part.x + part.w <= 61.001 && part.y + part.h <= 42.001
+            );
         }
         let apart = |a: &Area, b: &Area| {
-            a.x + a.w <= b.x + 1e-6 || b.x + b.w <= a.x + 1e-6 || a.y + a.h <= b.y + 1e-6 || b.y + b.h <= a.y + 1e-6
+            a.x + a.w <= b.x + 1e-6
+                || b.x + b.w <= a.x + 1e-6
+                || a.y + a.h <= b.y + 1e-6
+                || b.y + b.h <= a.y + 1e-6
         };
         for (at, one) in parts.iter().enumerate() {
             assert!(parts[at + 1..].iter().all(|other| apart(one, other)));

@@ -1,5 +1,5 @@
 //! `larder advise --exact` beside reading and hashing the same files alone, both from the page cache and with the same
-//! workers; and how soon a sample says that nothing pays. `cargo run --release -p larder-benches --bin advise`; with
+//! workers; and how soon a sample says that nothing pays. `cargo run --release -p larder-advise --example speed`; with
 //! `--out docs/advise.md` the figures go there.
 
 use clap::Parser;
@@ -68,7 +68,12 @@ fn write_films(to: &Path, mib: usize) {
 }
 
 /// Reads all files by parts of 1 MiB and hashes them by records.
-fn read_and_hash(files: &[PathBuf], workers: &dyn Workers, record: usize, hash: &(dyn Fn(&[u8]) -> u64 + Sync)) {
+fn read_and_hash(
+    files: &[PathBuf],
+    workers: &dyn Workers,
+    record: usize,
+    hash: &(dyn Fn(&[u8]) -> u64 + Sync),
+) {
     let sum = AtomicU64::new(0);
     workers.for_each(files.len(), &|at| {
         let mut buffer = vec![0; MIB];
@@ -134,7 +139,7 @@ fn main() {
         "`larder advise --exact`",
     ];
     let mut text = format!(
-        "{MARK}Made by `cargo run --release -p larder-benches --bin advise -- --out docs/advise.md`: the median of {} rounds over \
+        "{MARK}Made by `cargo run --release -p larder-advise --example speed -- --out docs/advise.md`: the median of {} rounds over \
          {} files, {} MiB, from the page cache, {} workers.\n\n| | MiB/s | `--exact` beside it |\n|---|--:|--:|\n",
         args.rounds,
         files.len(),
