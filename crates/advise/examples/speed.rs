@@ -25,6 +25,9 @@ struct Args {
     /// Rounds, of which the median counts
     #[arg(long, default_value_t = 5)]
     rounds: usize,
+    /// Records that are compressed
+    #[arg(long, default_value_t = Options::default().draws)]
+    draws: u64,
     /// Folder for the files
     #[arg(long, env = "DIR")]
     dir: Option<PathBuf>,
@@ -97,8 +100,8 @@ fn read_and_hash(
     std::hint::black_box(sum.into_inner());
 }
 
-fn look(path: &Path, exact: bool, workers: &dyn Workers) -> Report {
-    let options = Options { paths: vec![path.to_owned()], exact, ..Options::default() };
+fn look(path: &Path, exact: bool, draws: u64, workers: &dyn Workers) -> Report {
+    let options = Options { paths: vec![path.to_owned()], exact, draws, ..Options::default() };
     advise(&options, &SystemClock::new(), workers, &Unwatched).unwrap()
 }
 
@@ -129,7 +132,7 @@ fn main() {
         rows[0].push(time(&|| read_and_hash(&files, &workers, 128 << 10, &blake3)));
         rows[1].push(time(&|| read_and_hash(&files, &workers, 4 << 10, &blake3)));
         rows[2].push(time(&|| read_and_hash(&files, &workers, 4 << 10, &xxh3)));
-        rows[3].push(time(&|| assert!(look(&folder, true, &workers).exact)));
+        rows[3].push(time(&|| assert!(look(&folder, true, args.draws, &workers).exact)));
     }
     let times = rows.map(|mut row| median(&mut row));
     let names = [
@@ -155,7 +158,7 @@ fn main() {
     if args.films > 0 {
         let films = dir.path().join("films");
         write_films(&films, args.films);
-        let report = look(&films, false, &workers);
+        let report = look(&films, false, args.draws, &workers);
         text += &format!(
             "\n{} MiB of noise in files of 512 MiB: \"{}\" after {:.1} s and {} MiB read, {:.1} % of it.\n",
             report.data >> 20,

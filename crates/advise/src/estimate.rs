@@ -49,8 +49,8 @@ impl Estimate {
 }
 
 impl Estimate {
-    /// A gain of all, when only a part of the data was looked at: what was seen to be saved there is saved, what was seen
-    /// once is not, and of the rest nothing is known.
+    /// A gain of all, when only a part of the data was looked at: what was seen to be saved there is saved, what was
+    /// seen once is not, and of the rest nothing is known.
     #[must_use]
     pub fn of_part(self, part: f64) -> Self {
         let part = part.clamp(0.0, 1.0);
