@@ -16,7 +16,7 @@ pub const RECORD: u64 = 128 << 10;
 /// Length of the shorter ones, for datasets of small records.
 pub const SHORT: u64 = 16 << 10;
 
-/// What one draw gave.
+/// That which one draw gave.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Draw {
     /// Folder of the file.

@@ -32,7 +32,7 @@ use thiserror::Error;
 /// The least bytes of memory that it works in.
 pub const LEAST_MEMORY: usize = 64 << 20;
 
-/// What to look at, and how.
+/// That which to look at, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Files and folders.
@@ -45,7 +45,7 @@ pub struct Options {
     pub cross: bool,
     /// Steps down to which folders are told apart.
     pub depth: u32,
-    /// What is no larger is read whole, bytes.
+    /// That which is no larger is read whole, bytes.
     pub whole_below: u64,
     /// The largest part that is read of what is large; see [`Options::whole_below`].
     pub rate: f64,
@@ -129,7 +129,7 @@ pub fn advise(
         roots.push(root);
     }
     roots.sort();
-    // What lies inside another is looked at with that one.
+    // That which lies inside another is looked at with that one.
     let mut outer: Vec<PathBuf> = Vec::new();
     for root in roots {
         if !outer.iter().any(|above| root.starts_with(above)) {

@@ -1,4 +1,4 @@
-//! What is told: figures of the whole and of the folders that matter.
+//! That which is told: figures of the whole and of the folders that matter.
 
 use crate::estimate::{Estimate, Sampled, Weight};
 use crate::gain::{self, CODECS, Draw};
@@ -99,7 +99,7 @@ pub struct FolderReport {
     pub verdict: Verdict,
 }
 
-/// What a codec gains.
+/// That which a codec gains.
 #[derive(Debug, Clone, Serialize)]
 pub struct CodecReport {
     /// Its name, as the property `compression` has it.
@@ -112,7 +112,7 @@ pub struct CodecReport {
     pub seconds_per_gib: f64,
 }
 
-/// What deduplication gains.
+/// That which deduplication gains.
 #[derive(Debug, Clone, Serialize)]
 pub struct DedupReport {
     /// `recordsize`, bytes.
@@ -220,7 +220,7 @@ pub fn report(scan: Scan, paths: Vec<PathBuf>, exact: bool, depth: u32, seconds:
     }
 }
 
-/// What a scan found, sorted.
+/// That which a scan found, sorted.
 struct Figures {
     samples: Vec<Sorted>,
     small: Sorted,
@@ -238,7 +238,7 @@ impl Figures {
         let here = self.reads.iter().take(within.end as usize).skip(within.start as usize);
         here.for_each(|one| read.add(one));
         let data = folder.data as f64;
-        // What was not come to, and what cannot be read, may be anything.
+        // That which was not come to, and what cannot be read, may be anything.
         let seen = match folder.data {
             0 => 1.0,
             _ => {
@@ -272,7 +272,7 @@ impl Figures {
             (0..COUNT).map(|scheme| self.dedup(scheme, &within, &read, folder.data, seen)).collect();
         bound(&mut dedup[..FIXED]);
         for one in &mut dedup {
-            // What was not read of a file is not read of its copies either.
+            // That which was not read of a file is not read of its copies either.
             one.beyond = one.gain.less(whole_copies);
         }
         let mut told = FolderReport {

@@ -58,7 +58,7 @@ pub struct Read {
     pub strata: [Stratum; STRATA],
 }
 
-/// What was seen of one kind of clusters.
+/// That which was seen of one kind of clusters.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Stratum {
     /// Bytes of all clusters, read or not.
@@ -148,7 +148,7 @@ struct FilePart {
     hashed: Option<bool>,
 }
 
-/// What came of a piece.
+/// That which came of a piece.
 #[derive(Default)]
 struct Outcome {
     read: u64,

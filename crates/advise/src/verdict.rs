@@ -1,4 +1,4 @@
-//! What to do, in words and as lines to paste.
+//! That which to do, in words and as lines to paste.
 
 use crate::estimate::Estimate;
 use crate::kind::Kind;
@@ -84,7 +84,7 @@ pub fn of(folder: &FolderReport, why: Why) -> Verdict {
     let near = |&&(_, beyond): &&(&DedupReport, f64)| beyond >= most - SHORTER_PAYS.max(most / 20.0);
     let chosen = known.iter().filter(near).max_by_key(|(dedup, _)| (!dedup.by_content, dedup.record));
     let chosen = chosen.filter(|(dedup, beyond)| pays(dedup, *beyond));
-    // What is not known matters when it could save more.
+    // That which is not known matters when it could save more.
     let enough = chosen.map_or(DEDUP_PAYS, |(_, beyond)| beyond + SHORTER_PAYS);
     let open: Vec<&DedupReport> =
         folder.dedup.iter().filter(|dedup| dedup.known().is_none() && dedup.beyond.high >= enough).collect();

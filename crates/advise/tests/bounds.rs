@@ -1,4 +1,4 @@
-//! What is read, remembered and claimed has bounds.
+//! That which is read, remembered and claimed has bounds.
 
 mod corpora;
 
@@ -67,7 +67,7 @@ fn no_sample_is_larger_than_it_may_be() {
     }
 }
 
-/// What is known when the first half was read: the other may be anything.
+/// That which is known when the first half was read: the other may be anything.
 #[test]
 fn what_an_interrupted_scan_says_holds_for_all_of_it() {
     let dir = tempfile::tempdir().unwrap();

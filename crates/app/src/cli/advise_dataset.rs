@@ -1,4 +1,4 @@
-//! What the pool knows of a dataset that advice is asked for, and what became of a prediction.
+//! That which the pool knows of a dataset that advice is asked for, and what became of a prediction.
 
 use super::{Session, pool_dedup};
 use crate::api::fs::Get;
@@ -60,7 +60,7 @@ fn value<'a>(item: &'a Item, name: &str) -> &'a str {
     item.get(name).map_or("", |property| property.value.as_str())
 }
 
-/// What is known of a dataset: its properties, what compression saves, what sharing saved by the last trace, or by one
+/// That which is known of a dataset: its properties, what compression saves, what sharing saved by the last trace, or by one
 /// that is made now.
 ///
 /// # Errors
@@ -93,7 +93,7 @@ fn sharing(pool: &PoolStatus, dataset: &str) -> Option<f64> {
     Some(of.map_or(0.0, |of| of.allocated.saturating_sub(of.share) as f64 / of.allocated.max(1) as f64))
 }
 
-/// What is needed of an earlier `larder advise -j`.
+/// That which is needed of an earlier `larder advise -j`.
 #[derive(Debug, Deserialize)]
 struct Prediction {
     folders: Vec<PredictedFolder>,

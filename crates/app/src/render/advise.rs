@@ -7,7 +7,7 @@ use larder_pool::property::{format_size, parse_size};
 use serde::Serialize;
 use std::path::Path;
 
-/// What a pool knows of a dataset.
+/// That which a pool knows of a dataset.
 #[derive(Debug, Clone, Serialize)]
 pub struct Known {
     /// Its name.
@@ -40,7 +40,7 @@ pub struct Line {
 /// All of them.
 #[derive(Debug, Clone, Serialize)]
 pub struct Compared {
-    /// What the pool knows.
+    /// That which the pool knows.
     #[serde(flatten)]
     pub known: Known,
     /// Of compression.
@@ -140,7 +140,7 @@ pub fn text(report: &Report, known: Option<&Known>, exact: bool) -> String {
     text
 }
 
-/// What the pool knows, in a line.
+/// That which the pool knows, in a line.
 fn known_line(known: &Known) -> String {
     let Known { dataset, compression, dedup, .. } = known;
     let record = format_size(known.recordsize);
