@@ -73,7 +73,7 @@ pub struct Printer<'a> {
     nodes: Vec<(u64, u32)>,
 }
 
-/// How far a piece is cut by content.
+/// State of cutting a piece by content.
 #[derive(Debug, Clone, Copy)]
 struct Cut {
     /// Bytes of what is held that were cut.

@@ -43,7 +43,7 @@ const MOST_CLUSTER: u64 = 512;
 const PROBES: u64 = 16;
 const PROBE: u64 = 4 << 10;
 
-/// How much of a folder's own files was read.
+/// Sums over a folder's own files.
 #[derive(Debug, Clone, Default)]
 pub struct Read {
     /// Bytes read.
@@ -296,7 +296,7 @@ pub fn scan(
     } else {
         LONGEST as u64
     };
-    // How much is read grows with the root of what is there: what is seen of duplicates across clusters goes with
+    // The part that is read grows with the root of what is there: what is seen of duplicates across clusters goes with
     // the square of the part that is read, so the error stays.
     let beyond = (total as f64 / (options.whole_below as f64 / options.rate)).max(1.0).sqrt();
     let is_sampled = !options.exact && total > options.whole_below;

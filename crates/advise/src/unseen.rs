@@ -30,7 +30,8 @@ pub fn class(j: usize) -> Option<(usize, f64)> {
 }
 
 /// The most likely, the least and the most distinct bytes, as parts of `all`: the bytes of all clusters, each without
-/// what repeats in it, of which the sample has `p`. The most likely is what fits the sample best. Nothing when no histogram fits.
+/// what repeats in it, of which the sample has `p`. The most likely is what fits the sample best.
+/// Nothing when no histogram fits.
 pub fn range(shared: &Shared, all: f64, p: f64) -> Option<(f64, f64, f64)> {
     if all <= 0.0 {
         return Some((1.0, 1.0, 1.0));

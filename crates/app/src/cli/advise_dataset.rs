@@ -60,8 +60,8 @@ fn value<'a>(item: &'a Item, name: &str) -> &'a str {
     item.get(name).map_or("", |property| property.value.as_str())
 }
 
-/// That which is known of a dataset: its properties, what compression saves, what sharing saved by the last trace, or by one
-/// that is made now.
+/// That which is known of a dataset: its properties, what compression saves, what sharing saved by the last trace, or
+/// by one that is made now.
 ///
 /// # Errors
 /// The daemon's.
