@@ -14,7 +14,7 @@ const MOST_FAILURES: usize = 20;
 /// Entries of a folder that are held at once at least, however little memory there is.
 const FEWEST_HELD: usize = 64;
 /// Bytes that a folder takes beside its path: with its figures, and its number by hash.
-const FOLDER_BYTES: usize = size_of::<Folder>() + size_of::<crate::scan::Read>() + 32;
+const FOLDER_BYTES: usize = size_of::<Folder>() + 768;
 /// Bytes that an entry which is held takes beside its name.
 const ENTRY_BYTES: usize = 48;
 /// Bytes for a file with several names, while the set of them grows.
