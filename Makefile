@@ -70,7 +70,7 @@ test:
 	@$(STEP) lint $(MAKE) --no-print-directory lint
 	@LARDER_CUTS=1 LARDER_SEEDS=1 LARDER_SCHEDULES=1 $(STEP) tests $(CARGO) test --workspace --locked
 	@LARDER_CUTS=5000 $(STEP) cuts $(CARGO) test --workspace --locked --test volume simulation -- --nocapture
-	@LARDER_SEEDS=500 $(STEP) seeds $(CARGO) test --workspace --locked --test reclaim -- --nocapture
+	@LARDER_SEEDS=300 $(STEP) seeds $(CARGO) test --workspace --locked --test reclaim -- --nocapture
 	@LARDER_SCHEDULES=500 $(STEP) schedules $(CARGO) test --workspace --locked --test schedules -- --nocapture
 	@$(STEP) mutants $(MAKE) --no-print-directory mutants
 	@$(STEP) 'release build' $(BUILD_TESTED)
