@@ -29,7 +29,8 @@ pub enum Table {
     Datasets = 2,
     /// Runs of the block map: run number → run descriptor, in [`pieces`].
     Runs = 3,
-    /// Properties of a dataset, or of the pool as dataset 0: hash of the name → [`PropertyRecord`](crate::property::PropertyRecord).
+    /// Properties of a dataset, or of the pool as dataset 0: hash of the name →
+    /// [`PropertyRecord`](crate::property::PropertyRecord).
     Properties = 4,
     /// Snapshots of a dataset: highest block id → [`SnapshotRecord`]; in the order in which they were taken.
     Snapshots = 6,
@@ -47,7 +48,8 @@ pub enum Table {
     Damage = 12,
     /// Slots that are out of use: [`bad_slot_key`](Table::bad_slot_key) → [`BadSlotRecord`].
     BadSlots = 13,
-    /// Properties of snapshots: [`attached_key`](Table::attached_key) → [`PropertyRecord`](crate::property::PropertyRecord).
+    /// Properties of snapshots: [`attached_key`](Table::attached_key) →
+    /// [`PropertyRecord`](crate::property::PropertyRecord).
     SnapshotProperties = 14,
     /// Holds, which keep snapshots from being destroyed: [`attached_key`](Table::attached_key) → [`HoldRecord`].
     Holds = 15,
