@@ -95,6 +95,13 @@ kill_daemon() {
     while grep -qs '^State:.[^ZX]' "/proc/$pid"/task/*/status; do sleep 0.01; done
 }
 
+# again: kill -9 of the daemon, and tank imported anew.
+again() {
+    kill_daemon
+    "$LARDER" pool import -d "$DEVICES" tank
+    mounted
+}
+
 clear_bed() {
     local status=$? pid
     trap - EXIT
@@ -126,6 +133,14 @@ check() {
         bad "$what: $*"
         tail -n 20 "$BED/out/check" | sed 's/^/    /'
     fi
+}
+
+# fails CODE WORDS COMMAND...: the command ends with that code, and says so; what it said is in $BED/out/said.
+fails() {
+    local code=$1 words=$2 status=0
+    shift 2
+    "$@" >"$BED/out/said" 2>&1 || status=$?
+    [ "$status" = "$code" ] && grep -qF -- "$words" "$BED/out/said" || { echo "exit $status"; cat "$BED/out/said"; return 1; }
 }
 
 # healthy: the pool is, by its own words.

@@ -9,16 +9,9 @@ ROUNDS=${DEDUPE_ROUNDS:-30}
 make_bed 0 1M
 clear_more() {
     swapoff "$BED/fs-xfs/b/swap" 2>/dev/null
-    for at in "$BED"/fs-*; do umount -R "$at" 2>/dev/null || umount -lR "$at" 2>/dev/null; done
+    for at in "$BED"/fs-* "$BED/full"; do umount -R "$at" 2>/dev/null || umount -lR "$at" 2>/dev/null; done
 }
 
-# gives CODE WORDS COMMAND...: the command ends with that code, and says so.
-gives() {
-    local code=$1 words=$2 got=0
-    shift 2
-    "$@" >"$BED/out/said" 2>&1 || got=$?
-    [ "$got" = "$code" ] && grep -qF -- "$words" "$BED/out/said" || { echo "code $got"; cat "$BED/out/said"; return 1; }
-}
 sums() { (cd "$1" && find . -type f -exec sha256sum {} + | LC_ALL=C sort -k 2); }
 # field WORD...: a figure of the last report, 0 where it has none.
 field() {
@@ -43,10 +36,10 @@ dedupe() { "$LARDER" dedupe --hash-file "$BED/hashes-$KIND" -j "$@" >"$BED/out/r
 with() { local name=$1; shift; "$LARDER" dedupe --hash-file "$BED/hashes-$KIND-$name" -j "$@" >"$BED/out/report"; }
 MIB=$((1 << 20))
 
-check "a file system that shares nothing" gives 1 "the kernel cannot share" "$LARDER" dedupe --hash-file "$BED/none" /proc
-check "no such path" gives 1 "cannot open" "$LARDER" dedupe --hash-file "$BED/none" "$BED/nothing"
-check "no such block" gives 2 "power of two" "$LARDER" dedupe -b 5K /
-check "help" gives 0 "--apply" "$LARDER" dedupe --help
+check "a file system that shares nothing" fails 1 "the kernel cannot share" "$LARDER" dedupe --hash-file "$BED/none" /proc
+check "no such path" fails 1 "cannot open" "$LARDER" dedupe --hash-file "$BED/none" "$BED/nothing"
+check "no such block" fails 2 "power of two" "$LARDER" dedupe -b 5K /
+check "help" fails 0 "--apply" "$LARDER" dedupe --help
 
 for KIND in xfs btrfs; do
     at=$BED/fs-$KIND
@@ -84,7 +77,7 @@ for KIND in xfs btrfs; do
     check "$KIND: and nothing is shared" test $(($(free "$at") - before)) -lt $MIB
     check "$KIND: a report again" dedupe "$at/a" "$at/b"
     check "$KIND: reads nothing" is bytes_read = 0
-    check "$KIND: it says what to do" gives 0 "larder dedupe --apply" "$LARDER" dedupe --hash-file "$BED/hashes-$KIND" "$at/a" "$at/b"
+    check "$KIND: it says what to do" fails 0 "larder dedupe --apply" "$LARDER" dedupe --hash-file "$BED/hashes-$KIND" "$at/a" "$at/b"
     check "$KIND: in use" python3 - "$LARDER" "$BED/hashes-$KIND" "$at/a" <<'P'
 import fcntl, subprocess, sys
 with open(sys.argv[2], "rb+") as held:
@@ -134,7 +127,7 @@ P
         check "$KIND: $how shares" is shared -ge $((38 * MIB))
         rm "$at/b/new2"
     done
-    check "$KIND: another block needs another hash file" gives 2 "was made of files cut into blocks of 4 KiB" \
+    check "$KIND: another block needs another hash file" fails 2 "was made of files cut into blocks of 4 KiB" \
         "$LARDER" dedupe -b 8K --hash-file "$BED/hashes-$KIND" "$at/a"
 
     # Files that an image has, too, but for their ends: copies of them go whole.
@@ -202,15 +195,19 @@ P
     fi
     # Somebody else may read all of it, and share nothing.
     copy "$at/a/large" "$at/b/denied" && chmod a+rX "$at/b" && install -m 755 "$LARDER" "$BED/larder" && install -d -m 777 "$BED/theirs"
-    check "$KIND: others' files" gives 4 "not allowed" setpriv --reuid 65534 --regid 65534 --clear-groups \
+    check "$KIND: others' files" fails 4 "not allowed" setpriv --reuid 65534 --regid 65534 --clear-groups \
         "$BED/larder" dedupe --apply --hash-file "$BED/theirs/hashes" "$at/b"
     rm -r "$BED/theirs" "$at/b/denied"
 
     # Files that are no hash file, and ones that were.
+    mkdir -p "$BED/full" && mount -t tmpfs -o size=200K tmpfs "$BED/full"
+    check "$KIND: a hash file whose disk is full is told as that" fails 1 "cannot write or read '$BED/full/hashes'" \
+        "$LARDER" dedupe --hash-file "$BED/full/hashes" "$at"
+    umount "$BED/full"
     head -c 10000 /dev/urandom >"$BED/foreign"
-    check "$KIND: a foreign hash file" gives 1 "rm '$BED/foreign'" "$LARDER" dedupe --hash-file "$BED/foreign" "$at/a"
+    check "$KIND: a foreign hash file" fails 1 "rm '$BED/foreign'" "$LARDER" dedupe --hash-file "$BED/foreign" "$at/a"
     head -c $(($(stat -c %s "$BED/hashes-$KIND") / 2)) "$BED/hashes-$KIND" >"$BED/half"
-    check "$KIND: half a hash file" gives 1 "no sound hash file" "$LARDER" dedupe --hash-file "$BED/half" "$at/a"
+    check "$KIND: half a hash file" fails 1 "no sound hash file" "$LARDER" dedupe --hash-file "$BED/half" "$at/a"
     sums "$at" >"$BED/out/sums"
 
     # Killed in each phase: as files are found, as they are read, at each commit of the hash file, and while it shares, for
@@ -244,7 +241,7 @@ P
     same "$KIND: no byte changed by kills" "$BED/out/sums" <(sums "$at" | grep -v ./killed/)
     for copied in "$at"/killed/*; do same "$KIND: nor of $copied" "$at/a/large" "$copied"; done
     rm -r "$at/killed"
-    check "$KIND: stopped by SIGINT" gives 3 "the same command goes on" strace -f -qq -o /dev/null -e inject=pread64:signal=INT:when=50 \
+    check "$KIND: stopped by SIGINT" fails 3 "the same command goes on" strace -f -qq -o /dev/null -e inject=pread64:signal=INT:when=50 \
         "$LARDER" dedupe --hash-file "$BED/hashes-$KIND-int" --apply "$at"
     check "$KIND: and the next ends" with int --apply "$at"
 

@@ -9,22 +9,10 @@ make_bed 3 1G
 "$LARDER" fs create -o compression=gzip-9 -o dedup=verify tank/b
 mounted
 
-# fails CODE WORDS COMMAND...: the command fails so, and says so.
-fails() {
-    local code=$1 words=$2 status=0
-    shift 2
-    "$@" >"$BED/out/said" 2>&1 || status=$?
-    [ "$status" = "$code" ] && grep -qF -- "$words" "$BED/out/said" || { cat "$BED/out/said"; return 1; }
-}
 sums() { (cd "$MNT" && find a b c a/.zfs/snapshot/s b/.zfs/snapshot/s -type f 2>/dev/null -exec sha256sum {} + | LC_ALL=C sort -k 2); }
 # stored: bytes of records that live, as a trace counts them.
 stored() { "$LARDER" pool trace -w tank >/dev/null; "$LARDER" pool dedup -n -j tank | grep -o '"allocated": *[0-9]*' | grep -o '[0-9]*$' | sort -n | tail -1; }
 field() { "$LARDER" fs "$1" -j | tr ',{' '\n\n' | grep -o "\"$2\": *\"\?[^\",}]*" | head -1 | sed 's/.*: *"\?//'; }
-again() {
-    kill_daemon
-    "$LARDER" pool import -d "$DEVICES" tank
-    mounted
-}
 killed() { sums >"$BED/out/after"; cmp "$BED/out/before" "$BED/out/after"; }
 
 # Text that compresses and comes twice, and noise, which comes twice as well.

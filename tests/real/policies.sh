@@ -9,13 +9,6 @@ for name in data data/mail data/swap other; do "$LARDER" fs create "tank/$name";
 mounted
 SNAPS=$MNT/data/.zfs/snapshot
 
-# fails CODE WORDS COMMAND...: the command fails so, and says so.
-fails() {
-    local code=$1 words=$2 status=0
-    shift 2
-    "$@" >"$BED/out/said" 2>&1 || status=$?
-    [ "$status" = "$code" ] && grep -qF -- "$words" "$BED/out/said" || { cat "$BED/out/said"; return 1; }
-}
 # snapshots DATASET: their names without what differs from run to run.
 snapshots() {
     "$LARDER" fs list -H -t snapshot -o name -s createtxg -s name -d 1 "$1" | sed -E 's/.*@//; s/[0-9-]{10}_[0-9:]{8}/TIME/' |

@@ -16,13 +16,6 @@ mounted
 W=$MNT/work R=$BED/mnt2/work
 
 clear_more() { [ -z "${faked:-}" ] || LARDER_RUN_DIR=$faked timeout 60 "$LARDER" daemon stop >/dev/null 2>&1; }
-# fails CODE WORDS COMMAND...: the command fails so, and says so.
-fails() {
-    local code=$1 words=$2 status=0
-    shift 2
-    "$@" >"$BED/out/said" 2>&1 || status=$?
-    [ "$status" = "$code" ] && grep -qF -- "$words" "$BED/out/said" || { echo "exit $status"; cat "$BED/out/said"; return 1; }
-}
 # says WORDS COMMAND...: the command succeeds, and says so.
 says() { fails 0 "$@"; }
 # form PATTERN COMMAND...: the command succeeds; what it prints are lines, one at least, that all match; stderr is empty.

@@ -10,22 +10,10 @@ make_bed 3 1G
 "$LARDER" fs create -o dedup=on tank/b
 mounted
 
-# fails CODE WORDS COMMAND...: the command fails so, and says so.
-fails() {
-    local code=$1 words=$2 status=0
-    shift 2
-    "$@" >"$BED/out/said" 2>&1 || status=$?
-    [ "$status" = "$code" ] && grep -qF -- "$words" "$BED/out/said" || { cat "$BED/out/said"; return 1; }
-}
 sums() { (cd "$MNT" && find a b a/.zfs/snapshot/s -type f ! -name live 2>/dev/null -exec sha256sum {} + | LC_ALL=C sort -k 2); }
 kept() { sums >"$BED/out/after"; cmp "$BED/out/before" "$BED/out/after"; }
 field() { "$LARDER" fs undedup -j | tr ',{' '\n\n' | grep -o "\"$1\": *\"\?[^\",}]*" | head -1 | sed 's/.*: *"\?//'; }
 says() { "$LARDER" "${@:2}" | grep -qF -- "$1" || { "$LARDER" "${@:2}"; return 1; }; }
-again() {
-    kill_daemon
-    "$LARDER" pool import -d "$DEVICES" tank
-    mounted
-}
 
 # Text that compresses and noise, each twice in a, and the noise in b as well.
 seq 1500000 >"$BED/out/text"

@@ -166,9 +166,9 @@ impl HashFile {
     /// # Errors
     /// When it is damaged, of something else, or in use.
     pub fn open(path: &Path, uuid: [u8; 16], cutting: Cutting, memory: u64) -> Result<Self, DedupeError> {
-        let is_empty = path.metadata().map_or(true, |found| found.len() == 0);
-        if is_empty {
-            make(path, uuid, cutting)?;
+        match path.metadata() {
+            Ok(found) if found.len() > 0 => {}
+            found => make(path, uuid, cutting, found.is_ok())?,
         }
         let open = || {
             Database::builder().set_cache_size(memory as usize).set_check_integrity_on_open(true).open(path)
@@ -179,12 +179,7 @@ impl HashFile {
             Ok(Err(redb::DatabaseError::DatabaseAlreadyOpen)) => {
                 return Err(DedupeError::Busy { path: path.to_owned() });
             }
-            Ok(Err(redb::DatabaseError::Storage(redb::StorageError::Io(error))))
-                if error.kind() != std::io::ErrorKind::InvalidData =>
-            {
-                return Err(DedupeError::Storage { path: path.to_owned(), error });
-            }
-            Ok(Err(error)) => return Err(bad(path, &error)),
+            Ok(Err(error)) => return Err(failed(path, error)),
             Err(_) => return Err(bad(path, &"it is damaged")),
         };
         let mut file = Self { path: path.to_owned(), database, next_id: 0 };
@@ -212,14 +207,14 @@ impl HashFile {
     }
 
     fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, DedupeError> {
-        let read = self.database.begin_read().map_err(|error| bad(&self.path, &error))?;
+        let read = self.database.begin_read().map_err(|error| failed(&self.path, error))?;
         match read.open_table(META) {
             Ok(table) => {
-                let found = table.get(name).map_err(|error| bad(&self.path, &error))?;
+                let found = table.get(name).map_err(|error| failed(&self.path, error))?;
                 Ok(found.map(|value| value.value().to_vec()))
             }
             Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
-            Err(error) => Err(bad(&self.path, &error)),
+            Err(error) => Err(failed(&self.path, error)),
         }
     }
 
@@ -267,7 +262,7 @@ impl HashFile {
     /// # Errors
     /// When the disk fails.
     pub fn write(&self) -> Result<Writing<'_>, DedupeError> {
-        let transaction = self.database.begin_write().map_err(|error| bad(&self.path, &error))?;
+        let transaction = self.database.begin_write().map_err(|error| failed(&self.path, error))?;
         Ok(Writing { path: &self.path, transaction })
     }
 
@@ -276,23 +271,23 @@ impl HashFile {
     /// # Errors
     /// When the disk fails.
     pub fn read(&self) -> Result<Reading, DedupeError> {
-        let bad = |error: &dyn std::fmt::Display| bad(&self.path, error);
-        let transaction = self.database.begin_read().map_err(|error| bad(&error))?;
+        let transaction = self.database.begin_read().map_err(|error| failed(&self.path, error))?;
         Ok(Reading {
             path: self.path.clone(),
-            handles: transaction.open_table(HANDLES).map_err(|error| bad(&error))?,
-            files: transaction.open_table(FILES).map_err(|error| bad(&error))?,
-            hashes: transaction.open_table(HASHES).map_err(|error| bad(&error))?,
+            handles: transaction.open_table(HANDLES).map_err(|error| failed(&self.path, error))?,
+            files: transaction.open_table(FILES).map_err(|error| failed(&self.path, error))?,
+            hashes: transaction.open_table(HASHES).map_err(|error| failed(&self.path, error))?,
         })
     }
 }
 
 /// Makes an empty one, which is there whole or not at all, and which nobody else may read: it has the names of files.
-fn make(path: &Path, uuid: [u8; 16], cutting: Cutting) -> Result<(), DedupeError> {
+/// It `replaces` a file without a byte; one that somebody else made meanwhile stays.
+fn make(path: &Path, uuid: [u8; 16], cutting: Cutting, replaces: bool) -> Result<(), DedupeError> {
     let storage = |error| DedupeError::Storage { path: path.to_owned(), error };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = tempfile::Builder::new().prefix(".larder-dedupe-").tempfile_in(folder).map_err(storage)?;
-    let database = Database::create(name.path()).map_err(|error| bad(path, &error))?;
+    let database = Database::create(name.path()).map_err(|error| failed(path, error))?;
     let file = HashFile { path: path.to_owned(), database, next_id: 0 };
     let write = file.write()?;
     write.put_meta("uuid", &uuid)?;
@@ -303,11 +298,20 @@ fn make(path: &Path, uuid: [u8; 16], cutting: Cutting) -> Result<(), DedupeError
     write.tables()?;
     write.commit()?;
     drop(file);
-    // One that somebody else made meanwhile stays, but for a file without a byte.
-    let outcome = if path.exists() { name.persist(path) } else { name.persist_noclobber(path) };
+    let outcome = if replaces { name.persist(path) } else { name.persist_noclobber(path) };
     match outcome {
         Err(failed) if failed.error.kind() != std::io::ErrorKind::AlreadyExists => Err(storage(failed.error)),
         _ => Ok(()),
+    }
+}
+
+/// The error of a database, which may be that of the disk that it is on.
+fn failed(path: &Path, error: impl Into<redb::Error>) -> DedupeError {
+    match error.into() {
+        redb::Error::Io(error) if error.kind() != std::io::ErrorKind::InvalidData => {
+            DedupeError::Storage { path: path.to_owned(), error }
+        }
+        error => bad(path, &error),
     }
 }
 
@@ -322,8 +326,8 @@ pub struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    fn done<T, E: std::fmt::Display>(&self, result: Result<T, E>) -> Result<T, DedupeError> {
-        result.map_err(|error| bad(self.path, &error))
+    fn done<T, E: Into<redb::Error>>(&self, result: Result<T, E>) -> Result<T, DedupeError> {
+        result.map_err(|error| failed(self.path, error))
     }
 
     fn put_meta(&self, name: &str, value: &[u8]) -> Result<(), DedupeError> {
@@ -396,7 +400,7 @@ impl Writing<'_> {
     /// When the disk fails.
     pub fn commit(self) -> Result<(), DedupeError> {
         let path = self.path;
-        self.transaction.commit().map_err(|error| bad(path, &error))
+        self.transaction.commit().map_err(|error| failed(path, error))
     }
 
     /// Keeps all of it, and which ids were given out.
@@ -435,7 +439,7 @@ impl Reading {
     /// # Errors
     /// When it is damaged.
     pub fn get(&self, handle: &[u8]) -> Result<Option<FileRecord>, DedupeError> {
-        let found = self.handles.get(handle).map_err(|error| bad(&self.path, &error))?;
+        let found = self.handles.get(handle).map_err(|error| failed(&self.path, error))?;
         found.map(|id| self.record(id.value())).transpose().map(Option::flatten)
     }
 
@@ -444,7 +448,7 @@ impl Reading {
     /// # Errors
     /// When it is damaged.
     pub fn record(&self, id: u32) -> Result<Option<FileRecord>, DedupeError> {
-        let found = self.files.get(id).map_err(|error| bad(&self.path, &error))?;
+        let found = self.files.get(id).map_err(|error| failed(&self.path, error))?;
         found.map(|found| self.decoded(found.value())).transpose()
     }
 
@@ -460,8 +464,8 @@ impl Reading {
         &self,
         mut each: impl FnMut(&[u8], u32) -> Result<(), DedupeError>,
     ) -> Result<(), DedupeError> {
-        for found in self.handles.iter().map_err(|error| bad(&self.path, &error))? {
-            let (handle, id) = found.map_err(|error| bad(&self.path, &error))?;
+        for found in self.handles.iter().map_err(|error| failed(&self.path, error))? {
+            let (handle, id) = found.map_err(|error| failed(&self.path, error))?;
             each(handle.value(), id.value())?;
         }
         Ok(())
@@ -475,8 +479,8 @@ impl Reading {
         &self,
         mut each: impl FnMut(FileRecord) -> Result<(), DedupeError>,
     ) -> Result<(), DedupeError> {
-        for found in self.files.iter().map_err(|error| bad(&self.path, &error))? {
-            let (_, record) = found.map_err(|error| bad(&self.path, &error))?;
+        for found in self.files.iter().map_err(|error| failed(&self.path, error))? {
+            let (_, record) = found.map_err(|error| failed(&self.path, error))?;
             each(self.decoded(record.value())?)?;
         }
         Ok(())
@@ -490,8 +494,8 @@ impl Reading {
         &self,
         mut each: impl FnMut(u32, u32, &mut dyn Iterator<Item = Item>) -> Result<(), DedupeError>,
     ) -> Result<(), DedupeError> {
-        for found in self.hashes.iter().map_err(|error| bad(&self.path, &error))? {
-            let (key, value) = found.map_err(|error| bad(&self.path, &error))?;
+        for found in self.hashes.iter().map_err(|error| failed(&self.path, error))? {
+            let (key, value) = found.map_err(|error| failed(&self.path, error))?;
             let (key, value) = (key.value(), value.value());
             each((key >> 32) as u32, key as u32, &mut decode_items(value))?;
         }
@@ -503,7 +507,7 @@ impl Reading {
     /// # Errors
     /// When the disk fails.
     pub fn items(&self, id: u32, segment: u32) -> Result<Vec<Item>, DedupeError> {
-        let found = self.hashes.get(key(id, segment)).map_err(|error| bad(&self.path, &error))?;
+        let found = self.hashes.get(key(id, segment)).map_err(|error| failed(&self.path, error))?;
         Ok(found.map_or_else(Vec::new, |value| decode_items(value.value()).collect()))
     }
 }

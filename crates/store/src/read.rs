@@ -249,14 +249,18 @@ impl Store {
         header.stored() == stored && is_of_history(&self.history.lock(), header.birth, header.incarnation)
     }
 
-    /// Blocks with their headers, as they are stored, verified; those that cannot be read are left out.
-    pub fn read_all_stored(&self, ptrs: &[BlockPtr]) -> HashMap<BlockId, (CheckedHeader, Bytes)> {
-        let arrived = self.fetch(ptrs.iter().copied());
+    /// Blocks with their headers, as they are stored, verified: those whose reads gave them.
+    pub fn proved(&self, fetch: Fetch) -> HashMap<BlockId, (CheckedHeader, Bytes)> {
+        let arrived = self.fetched(fetch);
         let proved =
             self.world.workers.map(arrived.len(), |i| self.prove(arrived[i].stored_as, &arrived[i].bytes));
         let whole = arrived.into_iter().zip(proved);
-        let mut read: HashMap<_, _> =
-            whole.filter_map(|(one, header)| Some((one.id, (header?, one.bytes)))).collect();
+        whole.filter_map(|(one, header)| Some((one.id, (header?, one.bytes)))).collect()
+    }
+
+    /// The same of all that can be read, wherever; the others are left out.
+    pub fn read_all_stored(&self, ptrs: &[BlockPtr]) -> HashMap<BlockId, (CheckedHeader, Bytes)> {
+        let mut read = self.proved(self.start_fetch(ptrs.iter().copied()));
         for ptr in ptrs {
             if let Entry::Vacant(vacant) = read.entry(ptr.id)
                 && let Ok(found) = self.read_any_place(*ptr)

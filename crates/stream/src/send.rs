@@ -504,12 +504,7 @@ impl<'a> Send<'a> {
         fetch: Fetch,
     ) -> Result<HashMap<BlockId, (CheckedHeader, Bytes)>, StreamError> {
         let store = self.pool.store();
-        let arrived = store.fetched(fetch);
-        let workers = &store.world.workers;
-        let proved = workers.map(arrived.len(), |i| store.prove(arrived[i].stored_as, &arrived[i].bytes));
-        let whole = arrived.into_iter().zip(proved);
-        let mut read: HashMap<_, _> =
-            whole.filter_map(|(one, header)| Some((one.id, (header?, one.bytes)))).collect();
+        let mut read = store.proved(fetch);
         for ptr in wanted {
             if let Entry::Vacant(vacant) = read.entry(ptr.id) {
                 vacant.insert(store.read_any_place(*ptr)?);

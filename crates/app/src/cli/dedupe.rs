@@ -259,6 +259,11 @@ fn told(error: DedupeError) -> ApiError {
         DedupeError::Busy { .. } => {
             ApiError::new(ErrorKind::Busy, message).hint("wait for it, or name another --hash-file")
         }
+        DedupeError::Storage { error, .. } if matches!(error.kind(), Io::StorageFull | Io::QuotaExceeded) => {
+            ApiError::new(ErrorKind::NoSpace, message)
+                .safe("your files, and what was noted of them before")
+                .hint("free some space there, or name a --hash-file elsewhere; the same command goes on")
+        }
         DedupeError::Storage { .. } => {
             ApiError::new(ErrorKind::Denied, message).hint("name another --hash-file")
         }

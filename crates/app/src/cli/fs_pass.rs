@@ -60,7 +60,7 @@ pub struct Args {
 /// Arguments of `undedup`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Files get blocks of their own in place of those that they share, by deduplication or as copies that were cloned, and
+    after_help = "Files get blocks of their own in place of those that they share, by deduplication or as copies without any, and
 nothing of these datasets is found as a duplicate any more. Files do not change, nor do snapshots, which keep what they
 have. The property dedup must be off, and datasets mounted. It goes on by itself, also after a crash or an export. What
 nobody has any more is free after the next trace. If no dataset has dedup on when it ends, the index is gone as well.

@@ -22,7 +22,7 @@ fn small_records() -> Bed {
     Bed::new(&[("recordsize", "4096")])
 }
 
-fn file(bed: &Bed, parent: NodeId, name: &str, content: &[u8]) -> NodeId {
+pub fn file(bed: &Bed, parent: NodeId, name: &str, content: &[u8]) -> NodeId {
     let node = bed.file(parent, name);
     bed.write(node, 0, content);
     node
@@ -40,7 +40,7 @@ fn clone(bed: &Bed, from: NodeId, parent: NodeId, name: &str) -> NodeId {
 }
 
 /// Traces to the end, and works off what it found.
-fn trace(bed: &Bed) {
+pub fn trace(bed: &Bed) {
     assert!(bed.upkeep.gc.start().unwrap());
     while bed.upkeep.gc.step(64).unwrap() {}
     while bed.pool.free_step(64).unwrap() {}

@@ -2,6 +2,7 @@
 
 use crate::bed::{Bed, ROOT};
 use crate::quota::{dataset, show};
+use crate::share::{file, trace};
 use larder_device::SeededEntropy;
 use larder_files::*;
 use larder_format::DatasetId;
@@ -16,12 +17,6 @@ const RECORD: usize = 4096;
 
 fn noise(seed: u64, records: usize) -> Vec<u8> {
     SeededEntropy::new(seed).bytes(records * RECORD)
-}
-
-fn file(bed: &Bed, parent: NodeId, name: &str, content: &[u8]) -> NodeId {
-    let node = bed.file(parent, name);
-    bed.write(node, 0, content);
-    node
 }
 
 /// Runs a pass to its end.
@@ -48,14 +43,6 @@ fn named(bed: &Bed, id: DatasetId) -> Vec<u64> {
     })
     .unwrap();
     found
-}
-
-fn trace(bed: &Bed) {
-    assert!(bed.upkeep.gc.start().unwrap());
-    while bed.upkeep.gc.step(64).unwrap() {}
-    while bed.pool.free_step(64).unwrap() {}
-    bed.pool.commit().unwrap();
-    bed.check();
 }
 
 #[test]
