@@ -1,6 +1,6 @@
 # make run     a pool on six files, real files in it, and what became of them; `make clean-run` takes it away
 # make quick   for every commit: format, lints, unit tests (3 minutes at most)
-# make test    what CI runs: quick, every test, and the real mounts of tests/real (some 35 minutes on two cores)
+# make test    what CI runs: quick, every test, and the real mounts of tests/real (some 25 minutes on two cores)
 # make peers   the same work on Larder and on what else is installed: docs/peers.md and docs/peers.svg. Needs root.
 #              SIZE=full for more of it, DIR=FOLDER on the disk that is to be measured, PEERS="--only seq" for a part
 # make ageing  pools that are nearly full, overwritten for long, beside btrfs and zfs-fuse: docs/ageing.md and docs/ageing.svg.
@@ -26,6 +26,7 @@ STEP := scripts/step.sh
 # One command for all that `make test` runs in release: other packages together would be built with other features.
 BUILD_TESTED = $(CARGO) build --release --locked -p larder-app -p larder-differential -p larder-real -p larder-benches \
 	--bin larder --bin differential --bin crowd --bin races --bin witness --bin zfs_streams --bin index
+WITH_MUTANTS := --features larder-upkeep/mutants,larder-files/mutants,larder-stream/mutants
 SRC :=
 SIZE := small
 DIR := $(or $(TMPDIR),/var/tmp)
@@ -38,7 +39,7 @@ DEDUP := --out docs
 SURVIVAL := --out docs
 DEDUPE :=
 
-.PHONY: build run clean-run lint quick test mutants real index peers ageing dedup dedupe survival soak help
+.PHONY: build run clean-run lint quick test checks mounts mutants real index peers ageing dedup dedupe survival soak help
 .NOTPARALLEL:
 
 build:
@@ -55,6 +56,7 @@ clean-run:
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --tests --locked $(WITH_MUTANTS) -- -D warnings
 	RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' \
 		$(CARGO) doc --workspace --no-deps --document-private-items --locked --quiet
 	$(CARGO) test -p larder-tidy --locked --quiet
@@ -62,23 +64,29 @@ lint:
 quick: lint
 	$(CARGO) test --workspace --locked --lib --bins --test golden --test volume --test musts --test losses --test torture --test imports --test apart --test reclaim --test schedules
 
+# What works and what waits, side by side: together they keep two cores busy.
+test:
+	@scripts/side_by_side.sh '$(MAKE) --no-print-directory checks' '$(MAKE) --no-print-directory mounts'
+
 # `--workspace` has every test of the engine without mutants; `mutants` is the test of those tests.
 # The same cases in every run; `quick` and `soak` draw new ones each time. What has a step of its own is not done twice.
-test: export LARDER_FULL := 1
-test: export PROPTEST_RNG_SEED := 1
-test:
+checks: export LARDER_FULL := 1
+checks: export PROPTEST_RNG_SEED := 1
+checks:
 	@$(STEP) lint $(MAKE) --no-print-directory lint
-	@LARDER_CUTS=1 LARDER_SEEDS=1 LARDER_SCHEDULES=1 $(STEP) tests $(CARGO) test --workspace --locked
+	@LARDER_CUTS=1 LARDER_SEEDS=1 LARDER_SCHEDULES=1 $(STEP) tests $(CARGO) test --workspace --locked --no-fail-fast
 	@LARDER_CUTS=5000 $(STEP) cuts $(CARGO) test --workspace --locked --test volume simulation -- --nocapture
 	@LARDER_SEEDS=300 $(STEP) seeds $(CARGO) test --workspace --locked --test reclaim -- --nocapture
 	@LARDER_SCHEDULES=500 $(STEP) schedules $(CARGO) test --workspace --locked --test schedules -- --nocapture
 	@$(STEP) mutants $(MAKE) --no-print-directory mutants
+
+mounts:
 	@$(STEP) 'release build' $(BUILD_TESTED)
-	@$(STEP) real $(MAKE) --no-print-directory real
 	@$(STEP) index $(MAKE) --no-print-directory index
+	@$(STEP) real $(MAKE) --no-print-directory real
 
 # The same features in each, so that nothing is built twice.
-mutants: MUTATED = $(CARGO) test --workspace --locked --features larder-upkeep/mutants,larder-files/mutants,larder-stream/mutants
+mutants: MUTATED = $(CARGO) test --workspace --locked $(WITH_MUTANTS)
 mutants:
 	$(MUTATED) --test mutants -- --nocapture
 	$(MUTATED) --test schedules mutants -- --nocapture

@@ -18,8 +18,10 @@ pub mod work;
 
 use larder_device::{Device, FileDevice, Inline, OpenMode, SystemClock, SystemEntropy, Workers};
 use larder_format::HostId;
+use larder_format::checksum::ChecksumKind;
+use larder_pool::codec::Codec;
 use larder_pool::create::rule_for;
-use larder_pool::{GroupSpec, Pool, PoolSpec, World};
+use larder_pool::{Dedup, GroupSpec, NewRecord, Pool, PoolSpec, ROOT_DATASET, World};
 use rustix::mm::Advice;
 use std::path::Path;
 use std::sync::Arc;
@@ -53,6 +55,22 @@ pub fn pool_in(folder: &Path, word: &str, devices: usize, bytes: u64) -> Arc<Poo
     let groups = vec![GroupSpec { rule, devices: (0..devices).map(open).collect() }];
     let spec = PoolSpec { name: "bench".into(), groups, ashift: 12 };
     Pool::create(world(Arc::new(Inline)), spec).expect("a pool")
+}
+
+/// A record of a pool's root dataset, of which nothing is shared.
+pub fn record(plain: Vec<u8>, codec: Codec) -> NewRecord {
+    NewRecord {
+        dataset: ROOT_DATASET,
+        inode: 2,
+        offset: 0,
+        plain: plain.into(),
+        codec,
+        encoded: None,
+        checksum: ChecksumKind::Fast,
+        dedup: Dedup::Off,
+        copies: 1,
+        replaces: None,
+    }
 }
 
 /// Takes `bytes` of memory, three quarters of what is free at most, and gives them back; in huge pages if it can. A

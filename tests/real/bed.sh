@@ -102,6 +102,33 @@ again() {
     mounted
 }
 
+# write_on FILE TWIN: from now on somebody writes at random to both, which begin as equals, and compares them; returns once
+# that has begun. Needs python3.
+write_on() {
+    rm -f "$BED/out/begun" "$BED/out/stop"
+    python3 - "$1" "$2" "$BED/out/stop" >"$BED/out/begun" <<'PY' &
+import os, random, sys
+rng, live, twin = random.Random(7), os.open(sys.argv[1], os.O_RDWR), os.open(sys.argv[2], os.O_RDWR)
+size = os.fstat(twin).st_size
+print("begun", flush=True)
+while not os.path.exists(sys.argv[3]):
+    at, data = rng.randrange(size), rng.randbytes(rng.randrange(1, 60000))
+    for file in (live, twin):
+        os.pwrite(file, data, at)
+    where = rng.randrange(size)
+    if os.pread(live, 70000, where) != os.pread(twin, 70000, where):
+        sys.exit(f"another content at {where}")
+os.fsync(live)
+PY
+    WRITER=$!
+    until [ -s "$BED/out/begun" ]; do sleep 0.05; done
+}
+# written: ends that, with a fsync; fails if the file ever had another content than its twin.
+written() {
+    touch "$BED/out/stop"
+    wait "$WRITER"
+}
+
 clear_bed() {
     local status=$? pid
     trap - EXIT

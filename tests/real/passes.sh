@@ -41,7 +41,7 @@ check "an estimate" "$LARDER" fs dedup -n -r tank
 check "changes nothing" test "$(stored)" = "$FIRST"
 
 # In the middle, and again, and to the end.
-check "it begins" "$LARDER" fs dedup --limit 20M -r tank
+check "it begins" "$LARDER" fs dedup --limit 4M -r tank
 check "there is one at a time" fails 1 "duplicates are being looked for in" "$LARDER" fs rewrite tank/a
 sleep 1
 again
@@ -60,7 +60,7 @@ check "a second time there is nothing to share" sh -c "'$LARDER' fs dedup -w -r 
 
 check "what rewriting would bring" sh -c "'$LARDER' fs rewrite -n -o compression=zstd-9 tank/a tank/b | grep -q 'would go from'"
 check "asking sets nothing" test "$("$LARDER" fs get -Hpo value compression tank/a)" = off
-check "rewriting begins" "$LARDER" fs rewrite --limit 20M -o compression=zstd-9 tank/a tank/b
+check "rewriting begins" "$LARDER" fs rewrite --limit 4M -o compression=zstd-9 tank/a tank/b
 check "and sets what it is to be" test "$("$LARDER" fs get -Hpo value compression tank/b)" = zstd-9
 sleep 1
 again

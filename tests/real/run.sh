@@ -8,7 +8,7 @@ LANES=${LANES:-2}
 
 scripts=("$@")
 # Long ones first.
-[ $# -gt 0 ] || scripts=(posix survival healing full trees faults databases differential kill9 rename tools snapshots clones passes undedup versions streams replicate zfs_streams dedupe policies sharing everyday races samba flushes space trim)
+[ $# -gt 0 ] || scripts=(zfs_streams tools replicate posix dedupe faults healing survival kill9 full streams databases differential passes records rename copies undedup trees samba clones snapshots everyday advise sharing space races versions flushes policies trim cache)
 wanted=()
 for script in "${scripts[@]}"; do
     case ${LARDER_FUSE:-}$script in
@@ -17,7 +17,7 @@ for script in "${scripts[@]}"; do
     esac
 done
 
-declare -A running=()
+declare -A running=() began=()
 passed=0 skipped=() failed=()
 said=$(mktemp -d)
 trap 'rm -r "$said"' EXIT
@@ -29,7 +29,7 @@ begin() {
         case $1 in *" over "*) export LARDER_FUSE=${1##* } ;; esac
         exec "./${1%% *}.sh"
     ) >"$said/$1" 2>&1 </dev/null &
-    running[$!]=$1
+    running[$!]=$1 began[$!]=$SECONDS
 }
 # Waits for one to end.
 end_one() {
@@ -38,7 +38,7 @@ end_one() {
     status=$?
     what=${running[$pid]}
     unset "running[$pid]"
-    echo "== $what"
+    echo "== $what, $((SECONDS - began[$pid])) s"
     cat "$said/$what"
     case $status in
     0) passed=$((passed + 1)) ;;

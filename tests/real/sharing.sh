@@ -23,6 +23,8 @@ took() {
     "$@" || return 1
     MS=$((($(date +%s%N) - begun) / 1000000))
 }
+# says TEXT COMMAND...: what a command of larder prints.
+says() { "$LARDER" "${@:2}" | grep -q -- "$1"; }
 
 head -c 64M /dev/urandom >"$BED/out/noise"
 cat "$BED/out/noise" "$BED/out/noise" "$BED/out/noise" >"$MNT/noise"
@@ -46,6 +48,26 @@ for file in "$MNT/large" "$MNT/copy" "$BED/apart/clone" "$MNT/below/noise" "$MNT
 done
 "$LARDER" pool sync tank
 check "the copies take next to no space" test $((before - $(avail))) -lt $((4 << 20))
+
+# By folder.
+mkdir -p "$MNT/vm/images/deep" "$MNT/films/old" && cp "$MNT/noise" "$MNT/vm/images/deep/noise"
+head -c 40M /dev/urandom >"$MNT/films/old/film"
+check "nothing is known by folder before a trace" says "folders: not known" pool dedup -n --folders tank
+"$LARDER" fs set dedup=on tank
+"$LARDER" pool dedup --folders -p tank >"$BED/out/folders" || bad "pool dedup --folders"
+"$LARDER" fs set dedup=off tank
+# The five that share them have a fifth of 192 MiB each, and save the rest.
+check "a folder saves what it shares" awk -v want=$((192 << 20)) '
+    $1 == "tank" && $2 == "/vm/images" && $3 == want && $6 > want / 2 && $6 < want { found = 1 }
+    END { exit !found }' "$BED/out/folders"
+check "what the folders save is what the dataset does" awk '
+    $1 == "tank" && NF == 5 { all = $5 } $1 == "tank" && NF == 6 { sum += $6 } END { exit sum != all || !all }' "$BED/out/folders"
+check "a folder that shares nothing is told" grep -q "^dedup pays nothing here: tank /films 4[0-9]*, 0.0 %" "$BED/out/folders"
+check "as the last trace found it" says " /vm/images " pool dedup -n --folders tank
+check "at one level as well" says "^tank */vm " pool dedup --folders -d 1 tank
+"$LARDER" pool trace -w tank >/dev/null
+check "another trace knows nothing of folders" says "folders: not known" pool dedup -n --folders tank
+rm -r "$MNT/vm" "$MNT/films"
 
 dd if="$BED/out/noise" of="$MNT/traced" bs=1000 seek=5000 count=3000 conv=notrunc status=none
 check "what is written to a copy is not in the source" cmp "$MNT/noise" "$MNT/below/noise"

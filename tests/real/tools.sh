@@ -1,6 +1,6 @@
 #!/bin/bash
 # tools.sh: what was written for ZFS works on Larder as it is, by our zfs and zpool: syncoid, sanoid through a month,
-# zfs-autobackup and pyznap where they are installed, restic and borg out of .zfs, and lines that others execute.
+# zfs-autobackup, pyznap and httm where they are installed, restic and borg out of .zfs, and lines that others execute.
 . "$(dirname "$0")/bed.sh"
 packages sanoid mbuffer faketime restic borgbackup procps
 need root fuse syncoid sanoid mbuffer restic borg pgrep
@@ -294,6 +294,26 @@ CONF
     check "--monitor-capacity" says "OK ZPOOL month :" sanoid --monitor-capacity
     check "the month ends well" then_ zpool export month
 else passed_over+=" sanoid's month"; fi
+
+# --- httm: what it is shown for a list of mounts, and itself where it is installed.
+httm_sees() { HTTM=$1 LARDER=$LARDER "$HERE/../../scripts/larder-httm" "${@:2}"; }
+zfs create "tank/my docs"
+echo old >"$MNT/my docs/a file"
+zfs snapshot "tank/my docs@then"
+echo newer >"$MNT/my docs/a file"
+check "httm is shown each dataset as one of zfs" says "tank/my\\040docs $MNT/my\\040docs zfs rw 0 0" httm_sees cat /proc/self/mounts
+check "nobody else is" bash -c "! grep -q ' zfs rw' /proc/mounts"
+if command -v httm >/dev/null; then
+    check "httm finds a version" says "$MNT/my docs/.zfs/snapshot/then/a file" httm_sees httm -n "$MNT/my docs/a file"
+    check "httm takes a snapshot" says "tank/my docs@" httm_sees httm -S "$MNT/my docs/a file"
+else passed_over+=" httm"; fi
+# As httm prunes.
+zfs snapshot "tank/my docs@p1"; zfs snapshot "tank/my docs@p2"
+check "several are destroyed in one line" silent zfs destroy "tank/my docs@p1" "tank/my docs@p2"
+check "each of them" fails 1 "could not find any snapshots to destroy" zfs destroy "tank/my docs@p2"
+check "up to the first that fails" fails 1 "could not find any snapshots to destroy" \
+    zfs destroy "tank/my docs@p1" "tank/my docs@then"
+check "and none behind it" silent zfs destroy "tank/my docs@then"
 
 [ -z "$passed_over" ] || echo "PASSED OVER $NAME, for want of the program:$passed_over"
 healthy

@@ -35,26 +35,13 @@ check "files that nobody serves are not changed" fails 2 "it is not mounted" "$L
 "$LARDER" fs mount tank/a
 
 # Beside somebody who writes to a file of it all the time.
-cat >"$BED/out/writer.py" <<'P'
-import os, random, sys
-rng, live, twin = random.Random(7), os.open(sys.argv[1], os.O_RDWR), os.open(sys.argv[2], os.O_RDWR)
-print("begun", flush=True)
-while not os.path.exists(sys.argv[3]):
-    at, data = rng.randrange(40 << 20), rng.randbytes(rng.randrange(1, 60000))
-    for file in (live, twin):
-        os.pwrite(file, data, at)
-os.fsync(live)
-P
 cp "$BED/out/noise" "$BED/out/twin"
-python3 "$BED/out/writer.py" "$MNT/a/live" "$BED/out/twin" "$BED/out/stop" >"$BED/out/begun" &
-WRITER=$!
-until [ -s "$BED/out/begun" ]; do sleep 0.05; done
-check "it begins" "$LARDER" fs undedup --limit 15M tank/a
+write_on "$MNT/a/live" "$BED/out/twin"
+check "it begins" "$LARDER" fs undedup --limit 4M tank/a
 check "there is one at a time" fails 1 "files are given blocks of their own in" "$LARDER" fs dedup tank/b
 sleep 1
-touch "$BED/out/stop"
-wait $WRITER
-check "beside a writer, whose file has what was written" cmp "$MNT/a/live" "$BED/out/twin"
+check "a writer reads what it wrote meanwhile" written
+check "and its file has it" cmp "$MNT/a/live" "$BED/out/twin"
 check "files and snapshots are what they were" kept
 again
 check "after a kill as well" kept

@@ -7,7 +7,7 @@
 use clap::Parser;
 use larder_benches::content::Content;
 use larder_benches::device::{sparse_file, write_all};
-use larder_benches::{MIB, gb_per_s, no_op, pool_in, process, timing};
+use larder_benches::{MIB, gb_per_s, no_op, pool_in, process, record, timing};
 use larder_device::{ALIGN, Entropy, FileDevice, OpenMode, SeededEntropy};
 use larder_format::block::{self, BLOCK_OVERHEAD, BlockInfo, BlockKind, CodecKind, Stamp};
 use larder_format::checksum::{ChecksumKind, KEY_LEN, PoolKey, Sums, payload_sum};
@@ -17,13 +17,12 @@ use larder_format::{
     BlockId, BlockPtr, CommitId, DatasetId, DeviceIndex, GroupIndex, Incarnation, PoolGuid, SegmentId,
     SlotIndex,
 };
-use larder_pool::Dedup;
+use larder_pool::Pool;
 use larder_pool::codec::{self, Codec};
 use larder_pool::create::rule_for;
 use larder_pool::segments::{Segment, SegmentEntry};
 use larder_pool::space::STRIPE_TARGET;
 use larder_pool::stripe::{self, Encoded};
-use larder_pool::{NewRecord, Pool, ROOT_DATASET};
 use std::fs::File;
 use std::hint::black_box;
 use std::io::Write;
@@ -179,8 +178,15 @@ fn stripes(source: &[u8], bytes: usize) {
     for (word, devices) in LAYOUTS {
         let segment = segment(word, devices);
         let footprints: Vec<u32> = blocks.iter().map(|block| stripe::footprint(block.len())).collect();
-        let plan = stripe::plan(segment.layout, ALIGN as u32, 64 << 20, STRIPE_TARGET, &footprints)
-            .expect("a stripe");
+        let plan = stripe::plan(
+            segment.layout,
+            ALIGN as u32,
+            64 << 20,
+            STRIPE_TARGET,
+            &footprints,
+            stripe::anywhere,
+        )
+        .expect("a stripe");
         let in_stripe = plan.spots.len();
         let stamp = (STAMP.birth, STAMP.incarnation);
         stage(&format!("stripe: {word}, {devices} devices"), bytes, || {
@@ -217,6 +223,7 @@ fn segment(word: &str, devices: usize) -> Arc<Segment> {
         placed: 0,
         closed_at: BlockId::new(0),
         class: 0,
+        copy: 0,
         unnamed: false,
         filled: CommitId::new(0),
         verified: 0,
@@ -269,7 +276,7 @@ fn engine(args: &Args, (content, source): (Content, &[u8]), codec: Codec, (word,
         let mut left = bytes / RECORD;
         while left > 0 {
             let batch: Vec<_> =
-                source.chunks_exact(RECORD).take(left).map(|plain| record(plain, codec)).collect();
+                source.chunks_exact(RECORD).take(left).map(|plain| record(plain.to_vec(), codec)).collect();
             left -= batch.len();
             stored.extend(pool.store_records(&pool.enter().expect("writable"), batch).expect("room"));
         }
@@ -304,8 +311,8 @@ fn at_random(name: &str, pool: &Pool, mut stored: Vec<BlockPtr>) {
         let (_, time) = timing(|| {
             for &ptr in records {
                 let at = rng.next_u64() as u32 % (RECORD as u32 / PIECE) * PIECE;
-                let extent =
-                    Extent { ptr, len: RECORD as u32, block_offset: 0, logical: RECORD as u32, placed: 0 };
+                let (len, logical) = (RECORD as u32, RECORD as u32);
+                let extent = Extent { ptr, len, block_offset: 0, logical, placed: 0, copies: 1 };
                 let piece = if turn % 2 == 0 {
                     pool.store().read(ptr).map(|record| record.slice(at as usize..(at + PIECE) as usize))
                 } else {
@@ -321,20 +328,5 @@ fn at_random(name: &str, pool: &Pool, mut stored: Vec<BlockPtr>) {
         of.sort_by(f64::total_cmp);
         let bytes = (bytes / of.len() as u64) >> 10;
         println!("{:30} {:9.1} us a piece, {bytes} KiB read", format!("{name}, {how}"), of[of.len() / 2]);
-    }
-}
-
-fn record(plain: &[u8], codec: Codec) -> NewRecord {
-    let (dataset, checksum) = (ROOT_DATASET, ChecksumKind::Fast);
-    NewRecord {
-        dataset,
-        inode: 2,
-        offset: 0,
-        plain: plain.to_vec().into(),
-        codec,
-        encoded: None,
-        checksum,
-        dedup: Dedup::Off,
-        replaces: None,
     }
 }

@@ -554,6 +554,7 @@ mod tests {
             name: "tank".into(),
             groups: vec![pool::Group { word: pool::Word::Mirror, devices }],
             spares: vec![],
+            caches: vec![],
             properties: [("memory".to_owned(), "1G".to_owned())].into(),
             fs_properties: [("recordsize".to_owned(), "64K".to_owned())].into(),
             altroot: None,

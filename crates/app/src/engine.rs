@@ -15,7 +15,7 @@ use crate::api::snapshots::{
     Bookmark, DestroyBookmark, DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release,
     RenameSnapshot, Rollback, RolledBack, Snapshot, Space, Spaces, Taken,
 };
-use crate::api::trace::Trace;
+use crate::api::trace::{FolderLists, ShowFolders, Trace};
 use crate::api::trash::{EmptyTrash, Restored, Trash, TrashList, Undestroy};
 use crate::api::{Done, Items, Result, fs, policy, pool, stream};
 use serde::{Serialize, de::DeserializeOwned};
@@ -49,6 +49,8 @@ pub trait Engine: Send + Sync {
     fn pool_wait(&self, request: pool::Wait) -> Result<Done>;
     /// Starts or stops traces.
     fn pool_trace(&self, request: Trace) -> Result<Done>;
+    /// Findings of the last traces by folder.
+    fn pool_folders(&self, request: ShowFolders) -> Result<FolderLists>;
     /// Takes devices out of use.
     fn pool_offline(&self, request: Offline) -> Result<Done>;
     /// Brings devices back into use.
@@ -262,6 +264,7 @@ verbs! {
     pool::Sync, pool_sync, "/v1/pool/sync" => Done;
     pool::Wait, pool_wait, "/v1/pool/wait" => Done;
     Trace, pool_trace, "/v1/pool/trace" changes(names) => Done;
+    ShowFolders, pool_folders, "/v1/pool/folders" => FolderLists;
     Events, pool_events, "/v1/pool/events" => EventLists;
     History, pool_history, "/v1/pool/history" => Histories;
     Offline, pool_offline, "/v1/pool/offline" changes(name) => Done;
@@ -291,7 +294,7 @@ verbs! {
     Release, fs_release, "/v1/fs/release" changes(names) => Done, checked;
     Holds, fs_holds, "/v1/fs/holds" => Held, checked;
     stream::Abort, fs_abort_receive, "/v1/fs/abort-receive" changes(name) => Done;
-    StartPass, fs_start_pass, "/v1/fs/start-pass" changes(names unless dry_run) => PassList;
+    StartPass, fs_start_pass, "/v1/fs/start-pass" changes(names unless dry_run) => PassList, checked;
     StopPass, fs_stop_pass, "/v1/fs/stop-pass" changes(names) => PassList;
     ShowPasses, fs_passes, "/v1/fs/passes" => PassList;
     Space, fs_space, "/v1/fs/space" => Spaces, checked;

@@ -12,7 +12,7 @@ use crate::api::snapshots::{
     Bookmark, DestroyBookmark, DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release,
     RenameSnapshot, Rollback, RolledBack, Snapshot, Space, Spaces, Tag, Taken, chosen, spans,
 };
-use crate::api::trace::Trace;
+use crate::api::trace::{FolderLists, PoolFolders, ShowFolders, Trace};
 use crate::api::trash::{EmptyTrash, Restored, Trash, TrashList, Undestroy};
 use crate::api::{
     ApiError, Done, ErrorKind, Item, ItemKind, Items, Properties, PropertyValue, Result, Source, fs, name,
@@ -69,9 +69,10 @@ impl Engine for MemoryEngine {
             self.datasets.lock().insert(request.name.clone(), request.fs_properties);
         }
         let mountpoint = Some(format!("/{}", request.name));
-        let (name, groups, spares) = (request.name, request.groups, request.spares);
+        let (name, groups) = (request.name, request.groups);
+        let (spares, caches) = (request.spares, request.caches);
         let (size, usable, survives, notes) = (2 << 30, 1 << 30, 1, Vec::new());
-        Ok(pool::Created { name, groups, spares, size, usable, survives, mountpoint, notes })
+        Ok(pool::Created { name, groups, spares, caches, size, usable, survives, mountpoint, notes })
     }
 
     fn pool_destroy(&self, request: pool::Destroy) -> Result<pool::PoolDestroyed> {
@@ -106,6 +107,8 @@ impl Engine for MemoryEngine {
             see: None,
             scans: vec![],
             spares: vec![],
+            caches: vec![],
+            read_cache: None,
             freeing: 0,
             trash: 0,
             cleaned: 0,
@@ -168,6 +171,11 @@ impl Engine for MemoryEngine {
 
     fn pool_trace(&self, request: Trace) -> Result<Done> {
         self.asked(&request.names).map(|_| Done {})
+    }
+
+    fn pool_folders(&self, request: ShowFolders) -> Result<FolderLists> {
+        let pools = self.asked(&request.names)?.into_iter();
+        Ok(FolderLists { pools: pools.map(|name| PoolFolders { name, found: None }).collect() })
     }
 
     fn pool_offline(&self, request: Offline) -> Result<Done> {

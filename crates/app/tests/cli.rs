@@ -452,6 +452,23 @@ fn what_deduplication_found_is_told_to_people_and_to_programs() {
     let histogram = bed.ok("pool dedup tank");
     assert!(histogram.contains(" index: 10 duplicate and 0 unique entries, "), "{histogram}");
     assert!(histogram.contains("\ndedup = 3.00, "), "{histogram}");
+    // By folder: all of it is in the root's, and in the dataset.
+    let by_folder = |command: &str| {
+        let told: serde_json::Value = serde_json::from_str(&bed.ok(command)).unwrap();
+        told["pools"]["tank"].clone()
+    };
+    assert!(by_folder("pool dedup -n --folders -j tank")["folders"].is_null(), "no trace counted by folder");
+    let told = by_folder("pool dedup --folders -j tank");
+    let [folder] = &told["folders"]["folders"].as_array().unwrap()[..] else { panic!("{told}") };
+    assert_eq!((&folder["path"], &folder["references"]), (&"/".into(), &30.into()));
+    for figure in ["references", "logical", "allocated", "share"] {
+        assert_eq!(folder[figure], told["trace"]["sharing"][0][figure], "{figure}");
+    }
+    assert!(told["folders"]["memory"].as_u64().unwrap() < 4096);
+    bed.ok("pool export tank");
+    bed.ok("pool import -d DIR/disks tank");
+    assert!(by_folder("pool dedup -n --folders -j tank")["folders"].is_null(), "an import knows nothing");
+    assert!(bed.ok("pool dedup -n --folders tank").ends_with(": larder pool dedup --folders tank\n"));
     bed.ok("daemon stop");
 }
 

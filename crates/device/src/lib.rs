@@ -6,20 +6,24 @@
 //! can be limited, also that of a request which its caller's own thread performs ([`Device::perform`]).
 
 mod buffer;
+mod disk;
 mod fault;
 mod file;
 mod latency;
 mod open_file;
+mod paced;
 mod pending;
 mod ring;
 mod system;
 mod world;
 
 pub use buffer::{ALIGN, AlignedBuf};
+pub use disk::{Disk, DiskShape, DiskWork};
 pub use fault::FaultDevice;
 pub use file::{FileDevice, OpenError, OpenMode};
 pub use latency::{Counts, Histogram, Meter, OCTAVES, RequestKind, Stopwatch, Waits};
-pub use pending::{Completion, Pending, wait_any};
+pub use paced::{Kept, Paced};
+pub use pending::{Completion, Pending, VirtualTime, wait_any};
 pub use ring::do_without_rings;
 pub use system::{SystemClock, SystemEntropy, SystemWorkers};
 pub use world::{Clock, Entropy, Inline, SeededEntropy, Workers};

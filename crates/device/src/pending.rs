@@ -6,6 +6,8 @@
 //! would wait a limited time then returns at once, as if the time had passed. Simulated devices hang like that,
 //! so that tests of hung devices take no time.
 //!
+//! Time may be virtual ([`VirtualTime`]): then it passes only while somebody waits, and by just as much as that takes.
+//!
 //! A request that was started in a ring of its caller's thread ([`crate::Device::start`]) completes in that caller's
 //! hands, when it waits. Once it has waited in vain, or lets go of the request, another thread does.
 
@@ -60,12 +62,21 @@ pub(crate) trait OtherEnd: Send + Sync {
     fn wait(self: Box<Self>, limit: Option<Duration>);
 }
 
+/// Time of a simulation, which passes only while somebody waits.
+pub trait VirtualTime: Send + Sync {
+    /// Lets it pass until requests complete, at most for `limit`: how much of that is left. None if none completes
+    /// within it; then all of it has passed, unless it was [`Duration::MAX`].
+    fn pass(&self, limit: Duration) -> Option<Duration>;
+}
+
 /// The caller's end of a request in flight.
 pub struct Pending<T> {
     shared: Arc<Channel<T>>,
     on_taken: Option<Box<dyn FnOnce() + Send + Sync>>,
     /// The other end, when who waits is to see to it.
     own: Option<Box<dyn OtherEnd>>,
+    /// Time that passes while somebody waits, if it is not the machine's.
+    time: Option<Arc<dyn VirtualTime>>,
 }
 
 /// The device's end; dropping it unused leaves the request hanging, as a hung device does.
@@ -75,12 +86,12 @@ impl<T> Pending<T> {
     /// A request in flight and its completion.
     pub fn new() -> (Completion<T>, Self) {
         let shared = Channel::new(None);
-        (Completion(Arc::clone(&shared)), Self { shared, on_taken: None, own: None })
+        (Completion(Arc::clone(&shared)), Self { shared, on_taken: None, own: None, time: None })
     }
 
     /// A request that completed at once.
     pub fn done(value: T) -> Self {
-        Self { shared: Channel::new(Some(value)), on_taken: None, own: None }
+        Self { shared: Channel::new(Some(value)), on_taken: None, own: None, time: None }
     }
 
     /// Calls `hook` in the thread that takes the outcome, just before it gets it; never, if nobody does.
@@ -107,6 +118,12 @@ impl<T> Pending<T> {
         self
     }
 
+    /// Has whoever waits let `time` pass.
+    #[must_use]
+    pub fn in_time(self, time: Arc<dyn VirtualTime>) -> Self {
+        Self { time: Some(time), ..self }
+    }
+
     /// Has whoever waits see to the other end.
     pub(crate) fn owned(self, own: Box<dyn OtherEnd>) -> Self {
         Self { own: Some(own), ..self }
@@ -119,6 +136,13 @@ impl<T> Pending<T> {
 
     /// Whether the outcome is there; of one that was started, whether it was when somebody waited last.
     pub fn is_done(&self) -> bool {
+        if let Some(time) = &self.time {
+            time.pass(Duration::ZERO);
+        }
+        self.is_here()
+    }
+
+    fn is_here(&self) -> bool {
         self.shared.state.lock().value.is_some()
     }
 
@@ -143,6 +167,9 @@ impl<T> Pending<T> {
     /// Waits for the outcome, for ever if need be.
     pub fn wait(mut self) -> T {
         self.own.take().into_iter().for_each(|own| own.wait(None));
+        while let Some(time) = self.time.as_ref().filter(|_| !self.is_here())
+            && time.pass(Duration::MAX).is_some()
+        {}
         let mut state = self.shared.state.lock();
         while state.value.is_none() {
             self.shared.ready.wait(&mut state);
@@ -157,6 +184,13 @@ impl<T> Pending<T> {
             let clock = SystemClock::new();
             own.wait(Some(limit));
             limit = limit.saturating_sub(clock.monotonic());
+        }
+        if let Some(time) = &self.time {
+            let mut left = Some(limit);
+            while let Some(rest) = left.filter(|_| !self.is_here() && !self.hangs()) {
+                left = time.pass(rest);
+            }
+            limit = Duration::ZERO;
         }
         let mut state = self.shared.state.lock();
         let still = |state: &mut State<T>| state.value.is_none() && !state.hangs;
@@ -183,7 +217,7 @@ impl Pending<Outcome> {
 
 /// Waits at most `limit` until one of `requests` is done, and tells which; none when the time has passed, or when
 /// all of them hang. Not for requests that were started by [`crate::Device::start`].
-pub fn wait_any<T>(requests: &[&Pending<T>], limit: Duration) -> Option<usize> {
+pub fn wait_any<T>(requests: &[&Pending<T>], mut limit: Duration) -> Option<usize> {
     assert!(
         requests.iter().all(|request| request.own.is_none()),
         "who waits for all completes none by itself"
@@ -199,6 +233,12 @@ pub fn wait_any<T>(requests: &[&Pending<T>], limit: Duration) -> Option<usize> {
         }
         if out_of_time || requests.iter().all(|request| request.hangs()) {
             return None;
+        }
+        if let Some(time) = requests.iter().find_map(|request| request.time.as_ref()) {
+            let left = time.pass(limit);
+            out_of_time = left.is_none();
+            limit = left.unwrap_or_default();
+            continue;
         }
         let mut woken = waker.woken.lock();
         out_of_time = waker.ready.wait_while_for(&mut woken, |woken| !*woken, limit).timed_out();

@@ -35,6 +35,11 @@ impl Clock for SystemClock {
     fn monotonic(&self) -> Duration {
         self.origin.elapsed()
     }
+
+    fn processor_time(&self) -> Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+    }
 }
 
 fn timestamp(time: SystemTime) -> Timestamp {
@@ -129,6 +134,24 @@ impl Workers for SystemWorkers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_waits_takes_no_processor_time() {
+        let clock = SystemClock::new();
+        let (began, busy) = (clock.monotonic(), clock.processor_time());
+        let (held, waited) = std::sync::mpsc::channel::<()>();
+        let _ = waited.recv_timeout(Duration::from_millis(60));
+        drop(held);
+        let idle = clock.processor_time() - busy;
+        assert!(
+            clock.monotonic() - began >= Duration::from_millis(60) && idle < Duration::from_millis(30),
+            "{idle:?}"
+        );
+        let mut sum = 0u64;
+        while clock.processor_time() == busy + idle {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+    }
 
     #[test]
     fn times_before_1970_count_nanoseconds_upwards() {

@@ -11,6 +11,10 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Timestamp;
     /// Time since some fixed point; never goes back.
     fn monotonic(&self) -> Duration;
+    /// Processor time of the calling thread since some fixed point.
+    fn processor_time(&self) -> Duration {
+        self.monotonic()
+    }
 }
 
 /// Where randomness comes from: GUIDs and incarnations.

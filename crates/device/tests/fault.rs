@@ -233,3 +233,37 @@ fn malformed_lines_are_reported_once_by_file_and_line_and_the_others_are_obeyed(
     assert!(bed.read(0).is_ok());
     assert!(bed.told.lock().unwrap().iter().any(|text| text.contains("only the first 65536 bytes")));
 }
+
+#[test]
+fn a_disk_with_one_arm_answers_no_sooner_than_it_would_and_the_file_is_told_how_well_that_went() {
+    let bed = Bed::new();
+    bed.write(9000, 1).unwrap();
+    bed.faults("disk rpm=5400 seek=20..20 span=64M wcache=0");
+    assert_eq!(bed.device.size(), ByteLen::new(SIZE), "it looks at the line");
+    let clock = SystemClock::new();
+    for page in [9000, 100, 16_000] {
+        let before = clock.monotonic();
+        assert_eq!(bed.fill(page), u8::from(page == 9000));
+        assert!(clock.monotonic() - before >= Duration::from_millis(20));
+    }
+    let before = clock.monotonic();
+    bed.write(300, 7).unwrap();
+    bed.submit(Request::Flush).unwrap();
+    assert!(clock.monotonic() - before >= Duration::from_millis(20));
+    // Nobody waits for what was held back when the line goes, or the device does.
+    let held: Vec<_> = (0..30).map(|i| bed.device.submit(read_request(i * 500))).collect();
+    bed.well();
+    assert_eq!(bed.fill(300), 7);
+    held.into_iter().for_each(|pending| drop(pending.within(LONG).unwrap()));
+    let told = bed.told.lock().unwrap().clone();
+    // The last read may have come before the line's end was noticed.
+    let begins = format!("{}: of 3", bed.control.display());
+    assert!(matches!(&told[..], [one, ..] if one.starts_with(&begins)), "{told:?}");
+    bed.faults("disk seek=5000..5000");
+    bed.device.size();
+    let held: Vec<_> = (0..30).map(|i| bed.device.submit(read_request(i * 500))).collect();
+    bed.device.abandon();
+    for pending in held {
+        assert!(matches!(pending.within(LONG), Ok(_) | Err(DeviceError::Gone)));
+    }
+}

@@ -7,7 +7,7 @@
 //! [`crate::share`] says so: to zero a part of a record is to write zeros.
 
 use crate::error::{FsError, Result};
-use crate::extents::{extent_end, extents, extents_over};
+use crate::extents::{Cut, extent_end, extents, extents_over};
 use crate::inode::{Inode, State};
 use crate::origin::Origin;
 use crate::orphan::{meets_tail, records_end};
@@ -203,9 +203,12 @@ impl Volume {
             if size == 0 {
                 // Nothing is cut any more: the next write chooses anew.
                 item.record_size = 0;
-                item.flags &= !items::Inode::BY_CONTENT;
+                item.flags &= !Cut::FLAGS;
             }
         });
+        if size == 0 {
+            state.recut = None;
+        }
         Ok(())
     }
 
@@ -242,7 +245,7 @@ impl Volume {
             };
             tree.remove_range(key(*first)..=key(*last), extents.len(), |_, _| {})?;
             for (_, extent) in &extents {
-                tree.drop_block(extent.ptr, u64::from(extent.logical));
+                tree.drop_block(extent);
             }
             Ok::<_, FsError>(Some(extents))
         })?;

@@ -35,6 +35,10 @@ const WINDOW: usize = 64;
 const LEVEL: u32 = 2;
 /// Places at which bytes are looked at in turn.
 const HEADS: usize = 4;
+/// Bytes of each of them in a block that is marked: at distances that are known, the heads need one pointer together.
+const LANE: usize = 4096;
+/// Bytes of a lane that are rolled over at once.
+const STRIDE: usize = 8;
 
 /// Where records of one average length end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +89,22 @@ impl Cutter {
         ((end_known && !bytes.is_empty()) || bytes.len() == self.max).then_some(bytes.len())
     }
 
+    /// As [`Cutter::next`], of the record that begins at `start` of `len` bytes, all of which were marked.
+    pub fn next_marked(&self, marks: &Marks, start: usize, len: usize, end_known: bool) -> Option<usize> {
+        debug_assert!(self.average >= marks.average, "marks for {} bytes are too few", marks.average);
+        let left = (len - start).min(self.max);
+        let bits = self.average.ilog2();
+        let ends = &marks.ends[marks.ends.partition_point(|mark| mark.end <= start + self.min)..];
+        let first = |range: Range<usize>, bits: u32| {
+            let within = ends.iter().skip_while(|mark| mark.end <= start + range.start);
+            let within = within.take_while(|mark| mark.end <= start + range.end);
+            within.into_iter().find(|mark| mark.zeros >= bits).map(|mark| mark.end - start)
+        };
+        let middle = left.min(self.average);
+        let end = first(self.min..middle, bits + LEVEL).or_else(|| first(middle..left, bits - LEVEL));
+        end.or_else(|| ((end_known && left > 0) || left == self.max).then_some(left))
+    }
+
     /// Behind which byte of `range` the upper bits of the hash are zero for the first time: as many of them as come
     /// once in the average, times 2 to the power of `harder`.
     fn find(&self, bytes: &[u8], range: Range<usize>, harder: u32) -> Option<usize> {
@@ -105,8 +125,141 @@ impl Cutter {
     }
 }
 
+/// Where records end that lie back to back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cuts {
+    /// As their content says.
+    ByContent(Cutter),
+    /// At multiples of a size.
+    Even(u32),
+}
+
+impl Cuts {
+    /// Shorter holes are filled, where one has to be in a record at all.
+    pub fn min(&self) -> usize {
+        match self {
+            Self::ByContent(cutter) => cutter.min(),
+            Self::Even(size) => *size as usize,
+        }
+    }
+
+    /// The most bytes of a record.
+    pub fn max(&self) -> usize {
+        match self {
+            Self::ByContent(cutter) => cutter.max(),
+            Self::Even(size) => *size as usize,
+        }
+    }
+
+    /// As [`Cutter::next`], of a record that begins at `at`.
+    pub fn next(&self, at: u64, bytes: &[u8], end_known: bool) -> Option<usize> {
+        match self {
+            Self::ByContent(cutter) => cutter.next(bytes, end_known),
+            Self::Even(size) => {
+                let whole = (u64::from(*size) - at % u64::from(*size)) as usize;
+                let is_enough = bytes.len() >= whole || (end_known && !bytes.is_empty());
+                is_enough.then_some(whole.min(bytes.len()))
+            }
+        }
+    }
+}
+
+/// Places where bytes can be cut, for cutters of several averages over the same bytes, which are hashed once.
+#[derive(Debug)]
+pub struct Marks {
+    /// The least average of those cutters.
+    average: usize,
+    /// In the order of the bytes.
+    ends: Vec<Mark>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    /// Bytes up to there.
+    end: usize,
+    /// Upper bits of the hash that are zero.
+    zeros: u32,
+}
+
+impl Marks {
+    /// None yet, for cutters of this average and longer ones.
+    pub fn new(average: u32) -> Self {
+        Self { average: average as usize, ends: Vec::new() }
+    }
+
+    /// Marks what follows the first `from` of `bytes`, which were marked before.
+    pub fn extend(&mut self, bytes: &[u8], from: usize) {
+        let mask = !(u64::MAX >> (self.average.ilog2() - LEVEL));
+        let hash =
+            |at: usize| bytes[at.saturating_sub(WINDOW)..at].iter().fold(0, |hash, &byte| roll(hash, byte));
+        let mut mark = |end: usize, hash: u64| self.ends.push(Mark { end, zeros: hash.leading_zeros() });
+        let (blocks, rest) = bytes[from..].as_chunks::<{ HEADS * LANE }>();
+        for (number, block) in blocks.iter().enumerate() {
+            let start = from + number * block.len();
+            let mut found: [Vec<(usize, u64)>; HEADS] = Default::default();
+            let mut hashes = std::array::from_fn(|head| hash(start + head * LANE));
+            let mut rolled = 0;
+            while roll_lanes(&mut hashes, block, &mut rolled, mask) {
+                for (head, &hash) in hashes.iter().enumerate().filter(|(_, hash)| *hash & mask == 0) {
+                    found[head].push((start + head * LANE + rolled, hash));
+                }
+            }
+            found.into_iter().flatten().for_each(|(end, hash)| mark(end, hash));
+        }
+        let done = bytes.len() - rest.len();
+        let mut hash = hash(done);
+        for (at, &byte) in (done..).zip(rest) {
+            hash = roll(hash, byte);
+            if hash & mask == 0 {
+                mark(at + 1, hash);
+            }
+        }
+    }
+
+    /// Forgets the first bytes; what is left begins at 0.
+    pub fn skip(&mut self, bytes: usize) {
+        self.ends.retain_mut(|mark| {
+            let kept = mark.end > bytes;
+            mark.end = mark.end.saturating_sub(bytes);
+            kept
+        });
+    }
+}
+
 fn roll(hash: u64, byte: u8) -> u64 {
     (hash << 1).wrapping_add(GEAR[usize::from(byte)])
+}
+
+/// Rolls on over the lanes of a block in turn until a hash has none of `mask`; false at their end. Few strides have
+/// such a hash: each is rolled over without a branch at every byte, which is faster by half and more, and one that has
+/// is gone over again.
+fn roll_lanes(hashes: &mut [u64; HEADS], block: &[u8; HEADS * LANE], rolled: &mut usize, mask: u64) -> bool {
+    let (strides, _) = block.as_chunks::<STRIDE>();
+    while *rolled < LANE {
+        if rolled.is_multiple_of(STRIDE) {
+            let parts: [_; HEADS] = std::array::from_fn(|head| &strides[(head * LANE + *rolled) / STRIDE]);
+            let (mut ahead, mut found) = (*hashes, false);
+            for at in 0..STRIDE {
+                for (hash, part) in ahead.iter_mut().zip(parts) {
+                    *hash = roll(*hash, part[at]);
+                    found |= *hash & mask == 0;
+                }
+            }
+            if !found {
+                *hashes = ahead;
+                *rolled += STRIDE;
+                continue;
+            }
+        }
+        for (head, hash) in hashes.iter_mut().enumerate() {
+            *hash = roll(*hash, block[head * LANE + *rolled]);
+        }
+        *rolled += 1;
+        if hashes.iter().any(|hash| hash & mask == 0) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Number of bytes up to the first place where the hash has none of `mask`.
@@ -224,6 +377,38 @@ mod tests {
             while let Some(len) = plainly(&cutter, &bytes[at..]) {
                 prop_assert_eq!(cutter.next(&bytes[at..], true), Some(len));
                 at += len;
+            }
+        }
+
+        #[test]
+        fn bytes_that_are_marked_once_are_cut_the_same_by_all_cutters(
+            len in 0usize..150_000, seed in any::<u64>(), steps in 1usize..40_000, zeros in any::<bool>(),
+        ) {
+            let mut bytes = noise(len, seed);
+            if zeros {
+                bytes[len / 3..len / 2].fill(0);
+            }
+            for shift in [10, 12, 13] {
+                let cutter = Cutter::new(1 << shift, 1 << 20);
+                let (mut marks, mut dropped, mut seen, mut at) = (Marks::new(1 << 10), 0, 0, 0);
+                let mut ends = Vec::new();
+                while at < len {
+                    match cutter.next_marked(&marks, at - dropped, seen - dropped, seen == len) {
+                        Some(taken) => {
+                            at += taken;
+                            ends.push(at);
+                        }
+                        None => {
+                            // As who holds only what is not cut yet.
+                            marks.skip(at - dropped);
+                            dropped = at;
+                            let more = (seen + steps).min(len);
+                            marks.extend(&bytes[dropped..more], seen - dropped);
+                            seen = more;
+                        }
+                    }
+                }
+                prop_assert_eq!(ends, cuts(&cutter, &bytes));
             }
         }
 

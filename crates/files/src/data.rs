@@ -8,9 +8,9 @@
 
 use crate::attr::{check_regular, killed};
 use crate::error::{FsError, Result};
-use crate::extents::{extent_end, extents_over};
+use crate::extents::{Cut, extent_end, extents_over};
 use crate::flush::SPAN_MAX;
-use crate::inode::State;
+use crate::inode::{Inode, State};
 use crate::origin::Origin;
 use crate::orphan::meets_tail;
 use crate::posix::{Seek, SetAttr};
@@ -22,7 +22,8 @@ use larder_format::node::Key;
 use larder_format::{BlockId, InodeId, Timestamp};
 use larder_mutants::point;
 use larder_pool::cache::Record;
-use larder_pool::{Atime, Chunking, Look, PoolError, Store};
+use larder_pool::{Atime, Look, PoolError, Store};
+use larder_sync::MutexGuard;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -65,6 +66,10 @@ impl Volume {
                 if meets_tail(&state, range.end) {
                     drop(state);
                     self.drop_tail(&inode)?;
+                } else if state.data.bytes > 0 && state.copies < self.dataset.settings().copies {
+                    // Dirty data was accepted for fewer places.
+                    drop(state);
+                    self.flush_or_commit(id)?;
                 } else if span != range && span.end - span.start > SPAN_MAX {
                     drop(state);
                     self.flush_or_commit(id)?;
@@ -92,20 +97,18 @@ impl Volume {
         }
         let end = offset.checked_add(data.len() as u64).filter(|&end| end <= MAX_FILE);
         let end = end.ok_or(FsError::TooBig)?;
-        let (mut record_size, mut flags) = (state.live.record_size, state.live.flags);
-        if record_size == 0 {
-            let settings = self.dataset.settings();
-            record_size = settings.record_size.min(self.record_limit());
-            if settings.chunking == Chunking::Content {
-                flags |= items::Inode::BY_CONTENT;
-            }
+        let mut cut = Cut::of(&state.live);
+        if cut.record_size == 0 {
+            cut = self.cut_by(&self.dataset.settings());
         }
+        let record_size = cut.record_size;
         if origin == Origin::Live {
             let growth = state.data.growth(record_size, offset, data.len() as u64);
+            let growth = growth * u64::from(self.copies_of(state));
             self.pool.claim(self.id(), growth)?;
             state.claimed += growth;
         }
-        state.change(|item| (item.record_size, item.flags) = (record_size, flags));
+        state.change(|item| cut.put(item));
         let before = state.data.bytes;
         if state.live.by_content() {
             state.data.keep_whole(offset..end);
@@ -139,17 +142,16 @@ impl Volume {
             data.push_zeros(len);
             return Ok(data);
         }
-        let item = state.live;
         let layers = Layers::of(&state, &range);
-        drop(state);
-        for (part, extent) in self.below(id, &item, &range, &layers)? {
+        let found = self.extents_now(id, state, &range)?;
+        for (part, extent) in self.below(found, &range, &layers) {
             let written = layers.meet(&part);
             match extent {
-                Some(extent) if !written => data.push(self.read_part(id, &item, &part, extent)?),
+                Some(extent) if !written => data.push(self.read_part(&inode, &part, extent)?),
                 None if !written => data.push_zeros((part.end - part.start) as usize),
                 below => {
                     let mut out = match below {
-                        Some(extent) => Vec::from(self.read_part(id, &item, &part, extent)?),
+                        Some(extent) => Vec::from(self.read_part(&inode, &part, extent)?),
                         None => vec![0; (part.end - part.start) as usize],
                     };
                     layers.copy_onto(&part, &mut out);
@@ -160,16 +162,14 @@ impl Volume {
         Ok(data)
     }
 
-    /// The extents that a read of `range` needs and the holes between, with the blocks on the way into the cache;
-    /// what `layers` cover is a hole.
+    /// Of the extents over `range` those that a read needs and the holes between, with the blocks on the way into the
+    /// cache; what `layers` cover is a hole.
     fn below(
         &self,
-        id: InodeId,
-        item: &items::Inode,
+        found: Vec<FoundExtent>,
         range: &Range<u64>,
         layers: &Layers,
-    ) -> Result<Vec<(Range<u64>, Option<FoundExtent>)>> {
-        let found = extents_over(&self.dataset.view()?, id, item, range.clone(), usize::MAX)?;
+    ) -> Vec<(Range<u64>, Option<FoundExtent>)> {
         let (mut parts, mut wanted, mut at) = (Vec::new(), Vec::new(), range.start);
         for (i, &(offset, extent)) in found.iter().enumerate() {
             let next = found.get(i + 1).map_or(range.end, |(next, _)| *next);
@@ -191,18 +191,26 @@ impl Volume {
         if wanted.len() > 1 {
             self.pool.store().prefetch(&wanted);
         }
-        Ok(parts)
+        parts
+    }
+
+    /// The extents over a range of a file whose state is locked. The lock is let go once the tree is held: a moment
+    /// later its records may be cut otherwise.
+    fn extents_now(
+        &self,
+        id: InodeId,
+        state: MutexGuard<'_, State>,
+        range: &Range<u64>,
+    ) -> Result<Vec<FoundExtent>> {
+        let (item, view) = (state.live, self.dataset.view()?);
+        drop(state);
+        extents_over(&view, id, &item, range.clone(), usize::MAX)
     }
 
     /// The bytes of `part`, which lies in an extent. The extent may have been replaced, and its block freed, since
     /// it was looked up.
-    fn read_part(
-        &self,
-        id: InodeId,
-        item: &items::Inode,
-        part: &Range<u64>,
-        found: FoundExtent,
-    ) -> Result<Record> {
+    fn read_part(&self, inode: &Inode, part: &Range<u64>, found: FoundExtent) -> Result<Record> {
+        let id = inode.id;
         let mut now = vec![found];
         for _ in 0..READ_TRIES {
             let whole = |extent: &Extent, range| Ok(self.pool.store().part_of(extent, range)?);
@@ -210,7 +218,7 @@ impl Volume {
                 Ok(plain) => return Ok(plain),
                 Err(failure) => failure,
             };
-            now = extents_over(&self.dataset.view()?, id, item, part.clone(), usize::MAX)?;
+            now = self.extents_now(id, inode.state.lock(), part)?;
             if let Some(again) = now.iter().find(|(_, again)| again.ptr.id == failed) {
                 self.note_damage(id, again);
                 // Not all of it need be damaged.

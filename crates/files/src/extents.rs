@@ -4,8 +4,40 @@ use crate::error::Result;
 use larder_format::InodeId;
 use larder_format::items::{self, EXTENT, Extent};
 use larder_format::node::Key;
-use larder_pool::Look;
+use larder_pool::{Chunking, Look, Settings};
 use std::ops::{Bound, ControlFlow, Range};
+
+/// Record size and chunking of a file; alike for all files whose record size is 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub record_size: u32,
+    pub by_content: bool,
+    /// It is being cut anew.
+    pub is_half: bool,
+}
+
+impl Cut {
+    /// The flags that tell it.
+    pub const FLAGS: u32 = items::Inode::BY_CONTENT | items::Inode::HALF_CUT;
+
+    pub fn of(item: &items::Inode) -> Self {
+        let is_half = item.flags & items::Inode::HALF_CUT != 0;
+        Self { record_size: item.record_size, by_content: item.by_content(), is_half }
+    }
+
+    /// The one of a new file, in records of `limit` bytes at most.
+    pub fn by(settings: &Settings, limit: u32) -> Self {
+        let by_content = settings.chunking == Chunking::Content;
+        Self { record_size: settings.record_size.min(limit), by_content, is_half: false }
+    }
+
+    pub fn put(self, item: &mut items::Inode) {
+        item.record_size = self.record_size;
+        item.flags &= !Self::FLAGS;
+        item.flags |= if self.by_content { items::Inode::BY_CONTENT } else { 0 };
+        item.flags |= if self.is_half { items::Inode::HALF_CUT } else { 0 };
+    }
+}
 
 /// Where an extent at `offset` ends in its file.
 pub(crate) fn extent_end(offset: u64, extent: &Extent) -> u64 {

@@ -14,6 +14,7 @@
 //! ends that stretch of the log stores them first (`flush_logged`). More than [`LOG_AT_MOST`], or data
 //! that was stored without having been logged, takes a commit.
 
+use crate::cut::Cuts;
 use crate::error::{FsError, Result};
 use crate::extents::extents;
 use crate::inode::{DirtyData, Inode, State, TAKEN_ALONG};
@@ -45,10 +46,10 @@ pub(crate) const SPAN_MAX: u64 = 8 << 20;
 /// Bytes of one logged write.
 const LOG_PIECE: usize = 64 << 10;
 
-/// The records of each inode that have not been looked at.
+/// The bytes of each inode that have not been looked at: between two batches its records may be cut otherwise.
 pub(crate) type Todo = BTreeMap<InodeId, Range<u64>>;
 
-/// All records of an inode.
+/// All bytes of an inode.
 const ALL: Range<u64> = 0..u64::MAX;
 
 /// Dirty records taken from an inode, whose turn is held. Dropped before they are settled they are dirty again.
@@ -58,6 +59,8 @@ struct Taken<'a> {
     /// As its writers saw it.
     item: items::Inode,
     record_size: u64,
+    /// Places that it was accepted for.
+    copies: u8,
     records: Vec<(u64, Arc<Pieces>)>,
     unlogged: Vec<Range<u64>>,
     /// Writes of more than one record.
@@ -66,8 +69,10 @@ struct Taken<'a> {
     room: u64,
     /// Where the next one begins that is to be stored and was not taken.
     more: Option<u64>,
-    /// None is to be stored from this one on.
+    /// None is to be stored from here on.
     until: u64,
+    /// It is being cut anew, like this.
+    cuts: Option<Cuts>,
 }
 
 impl Taken<'_> {
@@ -156,13 +161,16 @@ struct Built {
     old: Option<Extent>,
     /// Plain length; 0 when it becomes a hole.
     len: u32,
+    /// Places of its block.
+    copies: u8,
     ptr: Option<BlockPtr>,
 }
 
 impl Built {
     /// The extent that the file gets.
     fn extent(&self) -> Option<Extent> {
-        self.ptr.map(|ptr| Extent { ptr, len: self.len, block_offset: 0, logical: self.len, placed: 0 })
+        let Self { len, copies, .. } = *self;
+        self.ptr.map(|ptr| Extent { ptr, len, block_offset: 0, logical: len, placed: 0, copies })
     }
 }
 
@@ -187,7 +195,8 @@ impl Volume {
     /// the log holds, and is stored once, as when it was accepted.
     pub(crate) fn make_room_in_replay(&self, bytes: u64, left: usize) -> Result<()> {
         let record_size = self.dataset.settings().record_size;
-        let most = (left as u64 + 1).saturating_mul((TAKEN_ALONG as u64 + 1) * u64::from(record_size));
+        let record = (TAKEN_ALONG as u64 + 1) * u64::from(record_size) * self.copies();
+        let most = (left as u64 + 1).saturating_mul(record);
         let store = |id| {
             let is_plenty = self.pool.store().space(record_size).available >= most;
             if is_plenty { self.flush_one(id) } else { Err(FsError::NoSpace) }
@@ -273,7 +282,10 @@ impl Volume {
     /// dirty.
     fn flush_some(&self, op: &Op<'_>, todo: &mut Todo, whole_stripes: bool) -> Result<()> {
         let record_size = self.dataset.settings().record_size;
-        let storable = self.pool.store().storable_now(record_size);
+        // One batch has data that was accepted for as many places.
+        let first = todo.keys().find_map(|&id| self.inode(id).ok());
+        let copies = first.map_or(1, |inode| self.copies_of(&inode.state.lock()));
+        let storable = self.pool.store().storable_now(record_size, copies) / u64::from(copies);
         // A file that was only read has nothing but an inode to store; each inode and each record may lie in another
         // node of the tree.
         let nodes = self.pool.nodes_storable(op.watermark());
@@ -289,7 +301,7 @@ impl Volume {
         room.shrink_to(whole(room.bytes()));
         let mut expected = 0;
         let (mut inodes, mut skipped) = (Vec::new(), Vec::new());
-        for (&id, records) in todo.iter() {
+        for (&id, within) in todo.iter() {
             if expected >= room.bytes() || inodes.len() as u64 >= nodes {
                 break;
             }
@@ -303,8 +315,13 @@ impl Volume {
                 }
                 found => {
                     let inode = found?;
-                    expected += inode.state.lock().data.bytes;
-                    inodes.push((inode, records.clone()));
+                    let state = inode.state.lock();
+                    if !inodes.is_empty() && self.copies_of(&state) != copies {
+                        break;
+                    }
+                    expected += state.data.bytes;
+                    drop(state);
+                    inodes.push((inode, within.clone()));
                 }
             }
         }
@@ -324,13 +341,13 @@ impl Volume {
         let mut share = Share { left: room.bytes(), headroom, stripe: abreast, only_stripes, taken: 0 };
         let mut taken = Vec::new();
         let mut rest = Todo::new();
-        for (inode, records) in &inodes {
+        for (inode, within) in &inodes {
             // Whole records took more than was written.
             if share.left == 0 {
-                rest.insert(inode.id, records.clone());
+                rest.insert(inode.id, within.clone());
                 continue;
             }
-            let (records, next) = self.take(inode, records.clone(), &mut share);
+            let (records, next) = self.take(inode, within.clone(), &mut share);
             taken.extend(records);
             if let Some(next) = next {
                 rest.insert(inode.id, next);
@@ -362,7 +379,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes dirty records of those given while there is room; also says which are left.
+    /// Takes what is dirty of the bytes given while there is room; also says which are left.
     fn take(
         &self,
         inode: &Arc<Inode>,
@@ -382,17 +399,20 @@ impl Volume {
             inode: Arc::clone(inode),
             item: state.live,
             record_size,
+            copies: self.copies_of(&state),
             records: Vec::new(),
             unlogged: Vec::new(),
             spans: Spans::default(),
             room: 0,
             more: None,
-            until: state.data.records.last_key_value().map_or(0, |(last, _)| within.end.min(last + 1)),
+            until: (state.data.records.last_key_value())
+                .map_or(0, |(last, _)| within.end.min((last + 1) * record_size)),
+            cuts: state.recut.map(|recut| recut.cuts),
         };
         if within.start >= taken.until {
             return (Some(taken), None);
         }
-        let all = state.data.whole_writes(within.start * record_size..taken.until * record_size);
+        let all = state.data.whole_writes(within.start..taken.until);
         let stop = taken.choose(&state, all.clone(), share);
         let mut at = all.start;
         while let Some((&record, _)) = state.data.records.range(at / record_size..).next()
@@ -415,7 +435,7 @@ impl Volume {
         let is_left = share.only_stripes && stop == all.start;
         let next = (stop < all.end && !is_left).then(|| {
             taken.more = state.data.first_from(stop, record_size);
-            stop / record_size..taken.until
+            stop / record_size * record_size..taken.until
         });
         (Some(taken), next)
     }
@@ -467,7 +487,8 @@ impl Volume {
             let (mine, others) = left.split_at(left.partition_point(|record| record.inode == index));
             let rest = rests.get(&index);
             self.put_extents(op, from, mine, rest)?;
-            todo.extend(rest.map(|rest| (from.inode.id, rest.from / from.record_size..from.until)));
+            let record = |at: u64| at / from.record_size * from.record_size;
+            todo.extend(rest.map(|rest| (from.inode.id, record(rest.from)..from.until)));
             left = others;
         }
         Ok(todo)
@@ -495,8 +516,10 @@ impl Volume {
                 encoded: None,
                 checksum: settings.checksum,
                 dedup: settings.dedup,
+                copies: from.copies,
                 replaces,
             });
+            built.copies = from.copies;
         }
         batch.built.push(built);
     }
@@ -528,7 +551,7 @@ impl Volume {
             for &(index, offset, pieces, old) in some {
                 let from = &taken[index];
                 let Some(plain) = self.complete(from, offset, pieces, old, &bases)? else { continue };
-                let built = Built { inode: index, offset, old, len: 0, ptr: None };
+                let built = Built { inode: index, offset, old, len: 0, copies: 1, ptr: None };
                 self.build(batch, built, from, Some(plain), old.map(|old| old.ptr.id));
             }
         }
@@ -539,9 +562,10 @@ impl Volume {
     fn build_by_content(&self, index: usize, from: &Taken<'_>, batch: &mut Batch) -> Result<()> {
         let (id, item, room) = (from.inode.id, from.item, from.room);
         let (records, spans) = (&from.records, &from.spans);
-        let recut = self.recut(&Written { id, item, records, spans, more: from.more, room })?;
+        let (more, cuts) = (from.more, from.cuts);
+        let recut = self.recut(&Written { id, item, records, spans, more, room, cuts })?;
         for (offset, change) in recut.changes {
-            let built = Built { inode: index, offset, old: change.old, len: 0, ptr: None };
+            let built = Built { inode: index, offset, old: change.old, len: 0, copies: 1, ptr: None };
             self.build(batch, built, from, change.new, change.replaces);
         }
         batch.rests.extend(recut.rest.map(|rest| (index, rest)));
@@ -626,18 +650,23 @@ impl Volume {
             for record in built {
                 if let Some(extent) = record.extent() {
                     tree.put_extent(key(record.offset), extent)?;
-                    tree.link_block(extent.ptr, u64::from(record.len));
+                    tree.link_block(&extent);
                 } else if record.old.is_some() {
                     tree.remove(&key(record.offset))?;
                 }
                 if let Some(old) = record.old {
-                    tree.drop_block(old.ptr, u64::from(old.logical));
+                    tree.drop_block(&old);
                 }
             }
             tree.insert(inode_key(id), &item.encode())
         })?;
         point("data is stored and not clean");
         state.tree = item;
+        if let Some(recut) = &mut state.recut {
+            let placed = built.iter().filter_map(|record| Some((record.offset, record.extent()?)));
+            placed.for_each(|(offset, extent)| recut.note(offset, &extent));
+            divided.into_iter().for_each(|end| recut.note(end.offset, &end.extent));
+        }
         (state.live.stored, state.live.data) = (item.stored, item.data);
         let before = state.data.bytes;
         let left = rest.map_or(u64::MAX, |rest| rest.from);

@@ -13,10 +13,12 @@
 //! Names are never changed with a turn held. Device reads and `Pool::store` go on with at most an operation and turns
 //! held.
 
+use crate::cut::Cuts;
 use crate::error::{FsError, Result};
 use crate::posix::Handle;
 use crate::ranges::{Pieces, RangeSet, Spans};
 use larder_format::items;
+use larder_format::items::Extent;
 use larder_format::{CommitId, InodeId};
 use larder_pool::record_claim;
 use larder_sync::{Mutex, MutexGuard};
@@ -61,6 +63,51 @@ pub(crate) struct State {
     pub used: bool,
     /// Bytes claimed from the dataset's quotas for `data`.
     pub claimed: u64,
+    /// Its records lie back to back while they are cut anew; changes under the turn.
+    pub recut: Option<Progress>,
+    /// Places that `data` was accepted for, and so is stored at.
+    pub copies: u8,
+}
+
+/// Progress of cutting a file anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub cuts: Cuts,
+    /// Extents that begin before this are as they are to be: the whole of a block within one record, if those lie at
+    /// multiples of a size, and none longer than a record else.
+    pub done: u64,
+    /// But for one that cannot be read, and what lies beside it: so the file stays between its cuts.
+    pub is_odd: bool,
+}
+
+impl Progress {
+    /// An extent was put into the file.
+    pub fn note(&mut self, offset: u64, extent: &Extent) {
+        match self.cuts {
+            // Writers beside what cannot be read would lead the pass on for ever.
+            Cuts::Even(_) if self.is_odd => {}
+            Cuts::Even(size) => {
+                let fits = extent.block_offset == 0 && extent.len.max(extent.logical) <= size;
+                if !(fits && offset.is_multiple_of(size.into())) {
+                    self.done = self.done.min(offset / u64::from(size) * u64::from(size));
+                }
+            }
+            Cuts::ByContent(cutter) if extent.len as usize > cutter.max() => {
+                self.done = self.done.min(offset);
+            }
+            Cuts::ByContent(_) => {}
+        }
+    }
+}
+
+/// The file that is being cut anew.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UnderWay {
+    pub id: InodeId,
+    /// Where the record lies that the last step made last, and the next one begins with.
+    pub again: Option<u64>,
+    /// Extents before this have been told of.
+    pub told: u64,
 }
 
 /// Data that was written and not stored.
@@ -292,6 +339,29 @@ impl DirtyData {
         self.take_back();
     }
 
+    /// Brings what was written into records of another size. Nothing is being flushed. What was one write stays one
+    /// where records may end in it now.
+    pub fn rekey(&mut self, old: u32, new: u32) {
+        debug_assert!(self.flushing.is_empty());
+        let (old, new) = (u64::from(old), u64::from(new));
+        for (record, pieces) in std::mem::take(&mut self.records) {
+            for part in pieces.parts(0..u32::MAX) {
+                let mut bytes = Vec::with_capacity(part.len());
+                pieces.append_to(part.clone(), &mut bytes);
+                let mut at = record * old + u64::from(part.start);
+                self.spans.insert(at..at + bytes.len() as u64);
+                let mut left = bytes.as_slice();
+                while !left.is_empty() {
+                    let within = at % new;
+                    let (now, rest) = left.split_at(left.len().min((new - within) as usize));
+                    Arc::make_mut(self.records.entry(at / new).or_default()).write(within as u32, now);
+                    (at, left) = (at + now.len() as u64, rest);
+                }
+            }
+        }
+        self.count();
+    }
+
     /// Counts anew; nothing is being flushed.
     fn count(&mut self) {
         if self.records.is_empty() {
@@ -324,6 +394,8 @@ impl Inode {
                 queued: false,
                 used: true,
                 claimed: 0,
+                recut: None,
+                copies: 1,
             }),
         })
     }
@@ -350,6 +422,13 @@ impl State {
         }
         let whole = records as u64 * u64::from(self.live.record_size);
         whole.min(self.live.size).max(self.data.bytes)
+    }
+
+    /// Bytes that this may be more when the file's records, or the longest by content, have `record_size` bytes.
+    pub fn growth_in(&self, record_size: u32) -> u64 {
+        let records = (self.data.records.len() + self.data.flushing.len()) * (1 + TAKEN_ALONG);
+        let whole = records as u64 * u64::from(record_size);
+        whole.min(self.live.size).saturating_sub(self.built_bytes())
     }
 }
 
@@ -400,5 +479,30 @@ mod tests {
         assert_eq!(data.whole_writes(100..150), 40..160);
         assert_eq!(data.whole_writes(0..40), 0..40);
         assert_eq!(data.bytes, 30 + 120);
+    }
+
+    #[test]
+    fn progress_is_taken_back_by_an_extent_that_lies_elsewhere() {
+        let place = larder_format::Place {
+            segment: larder_format::SegmentId::new(0),
+            column: 0,
+            offset: 0,
+            stored: 1,
+        };
+        let ptr = larder_format::BlockPtr { id: larder_format::BlockId::new(1), place };
+        let fits = Extent { ptr, len: 4096, block_offset: 0, logical: 4096, placed: 0, copies: 1 };
+        let after = |is_odd, offset: u64, extent: Extent| {
+            let mut progress = Progress { cuts: Cuts::Even(4096), done: 100 * 4096, is_odd };
+            progress.note(offset, &extent);
+            progress.done / 4096
+        };
+        let done = |offset, extent| after(false, offset, extent);
+        assert_eq!(done(8 * 4096, fits), 100);
+        assert_eq!(done(8 * 4096, Extent { len: 10, ..fits }), 100);
+        assert_eq!(done(8 * 4096 + 1, fits), 8);
+        assert_eq!(done(8 * 4096, Extent { len: 4097, logical: 4097, ..fits }), 8);
+        assert_eq!(done(8 * 4096, Extent { len: 10, block_offset: 5, ..fits }), 8);
+        assert_eq!(done(200 * 4096 + 1, fits), 100);
+        assert_eq!(after(true, 8 * 4096 + 1, fits), 100);
     }
 }

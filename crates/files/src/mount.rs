@@ -19,7 +19,7 @@ use larder_format::items::ROOT_INODE;
 use larder_format::ledger::{DamageKind, DamageRecord};
 use larder_format::{BlockId, CommitId, DatasetId, InodeId};
 use larder_pool::ledger::HEAD;
-use larder_pool::{Class, Dataset, Event, FrontEnd, Look, Op, Pool, PoolError, Renewal, Renewed};
+use larder_pool::{Class, Dataset, Event, FrontEnd, Look, Op, Pool, PoolError, Renew, Renewal, Renewed};
 use larder_sync::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -188,6 +188,12 @@ impl Mount {
         let mount = Arc::new(Self { pool, owner, opened, tree, snapshots: Snapshots::default() });
         let front: Weak<dyn FrontEnd> = Arc::downgrade(&(Arc::clone(&mount) as Arc<dyn FrontEnd>));
         mount.pool.set_front_end(front);
+        // Perhaps it was accepted when fewer places were asked for: it must find room nevertheless.
+        let needed = mount.pool.store().dirty().needed();
+        let has_room = |volume: &Arc<Volume>| needed <= volume.storable_now();
+        if !mount.tree.read().leaving.iter().all(has_room) {
+            mount.tree.read().leaving.iter().for_each(|volume| volume.store_once());
+        }
         mount.pool.replayed();
         if replayed {
             mount.pool.commit()?;
@@ -476,7 +482,10 @@ impl FrontEnd for Mount {
     fn renew(&self, renewal: &Renewal) -> Result<Renewed, PoolError> {
         let volume = self.volume(renewal.dataset);
         let volume = volume.ok_or_else(|| PoolError::NotFound("a volume of the dataset".into()))?;
-        Ok(volume.renew(renewal)?)
+        Ok(match &renewal.what {
+            Renew::Own => volume.renew(renewal)?,
+            Renew::Records(settings) => volume.cut_anew(renewal, settings)?,
+        })
     }
 
     fn freeing_bytes(&self) -> u64 {

@@ -18,8 +18,11 @@
 //! where the last cut would divide one write(2).
 //!
 //! An unreadable extent ends a stretch as a hole does. Data written to a part of it is lost, as in other files.
+//!
+//! A file that is being cut anew at multiples of a size lies back to back as well until all of it is: what is written
+//! to it meanwhile is cut there ([`Cuts::Even`]), each record from its beginning on.
 
-use crate::cut::Cutter;
+use crate::cut::{Cuts, Cutter};
 use crate::error::{FsError, Result};
 use crate::extents::{extent_end, extents_over};
 use crate::ranges::{Pieces, Spans};
@@ -50,6 +53,8 @@ pub(crate) struct Written<'a> {
     pub more: Option<u64>,
     /// When so many bytes have been cut, the rest is left.
     pub room: u64,
+    /// Where its records end, while it is being cut anew.
+    pub cuts: Option<Cuts>,
 }
 
 /// Change of the extent at some offset.
@@ -152,7 +157,7 @@ struct Cutting<'a> {
     written: &'a Written<'a>,
     /// Ranges that were written, ascending; they do not touch.
     ranges: Vec<Range<u64>>,
-    cutter: Cutter,
+    cuts: Cuts,
     olds: Olds<'a>,
     /// Old blocks at hand.
     bases: HashMap<BlockId, Record>,
@@ -182,10 +187,11 @@ impl Volume {
                 }
             }
         }
+        let by_content = || Cuts::ByContent(Cutter::new(written.item.record_size, self.record_limit()));
         let cutting = Cutting {
             written,
             ranges,
-            cutter: Cutter::new(written.item.record_size, self.record_limit()),
+            cuts: written.cuts.unwrap_or_else(by_content),
             olds: Olds {
                 volume: self,
                 id: written.id,
@@ -217,7 +223,10 @@ impl Cutting<'_> {
             }
             let start = self.start(next, done)?;
             match self.stretch(start)? {
-                Some(end) => done = end,
+                Some(end) => {
+                    debug_assert!(end > start, "a stretch has bytes that were written");
+                    done = end;
+                }
                 None => break,
             }
         }
@@ -231,12 +240,20 @@ impl Cutting<'_> {
 
     /// Where the stretch begins that has `written` as its first written byte; all before `done` is done.
     fn start(&mut self, written: u64, done: u64) -> Result<u64> {
-        let mut near = written.saturating_sub(self.cutter.min() as u64 - 1).max(done);
+        let mut near = match self.cuts {
+            Cuts::ByContent(cutter) => written.saturating_sub(cutter.min() as u64 - 1),
+            Cuts::Even(_) => self.record_of(written),
+        };
+        near = near.max(done);
         // More was looked at than was cut.
         self.olds.go_back_to(near);
+        if let Cuts::Even(_) = self.cuts {
+            let across = self.olds.at(near)?.filter(|(offset, _)| *offset < near);
+            return Ok(across.map_or(near, |(offset, _)| offset.max(done)));
+        }
         while let Some((offset, extent)) = self.olds.at(near)?.filter(|(offset, _)| *offset < written) {
             // Behind a longest record a new one begins in any case.
-            if extent_end(offset, &extent) > written || (extent.len as usize) < self.cutter.max() {
+            if extent_end(offset, &extent) > written || (extent.len as usize) < self.cuts.max() {
                 return Ok(offset.max(done));
             }
             near = extent_end(offset, &extent);
@@ -246,7 +263,7 @@ impl Cutting<'_> {
 
     /// Cuts a stretch; tells where what was done ends, or nothing when there is a rest.
     fn stretch(&mut self, start: u64) -> Result<Option<u64>> {
-        let (first, max) = (self.ranges[0].start, self.cutter.max());
+        let (first, max) = (self.ranges[0].start, self.cuts.max());
         let full = 4 * max;
         let (mut at, mut from, mut end) = (start, 0, None);
         self.staged.clear();
@@ -269,7 +286,7 @@ impl Cutting<'_> {
                     Source::Hole(to) => self.staged.resize(self.staged.len() + (to - fed) as usize, 0),
                     Source::Old(offset, extent, busy) => {
                         // Nothing is read for nothing.
-                        known = if busy { None } else { self.cutter.next(&self.staged, false) };
+                        known = if busy { None } else { self.cuts.next(at, &self.staged, false) };
                         filling = known.is_none();
                         if filling && !self.stage_old(fed, (offset, extent), busy)? {
                             end = Some(End::Unreadable(extent_end(offset, &extent)));
@@ -282,14 +299,14 @@ impl Cutting<'_> {
             }
             let staged = &self.staged[from..];
             let last = matches!(end, Some(End::Reached | End::Unreadable(_)));
-            let mut len = known.or_else(|| self.cutter.next(staged, last));
+            let mut len = known.or_else(|| self.cuts.next(at, staged, last));
             if len.is_none() && matches!(end, Some(End::More)) {
                 if at > first && self.may_stop(at) {
                     self.stop(at);
                     return Ok(None);
                 }
                 // So little was taken that none of it would be stored, or a part of what belongs together.
-                len = self.cutter.next(staged, true);
+                len = self.cuts.next(at, staged, true);
             }
             let Some(len) = len else {
                 return Ok(Some(if let Some(End::Unreadable(to)) = end { to } else { at }));
@@ -311,7 +328,7 @@ impl Cutting<'_> {
 
     /// The next piece, from `at` on.
     fn source(&mut self, at: u64) -> Result<Source> {
-        let (min, max) = (self.cutter.min() as u64, self.cutter.max() as u64);
+        let (min, max) = (self.cuts.min() as u64, self.cuts.max() as u64);
         let old = self.olds.at(at)?;
         let written = self.written_after(at);
         let here = written.as_ref().is_some_and(|range| range.start <= at);
@@ -327,7 +344,8 @@ impl Cutting<'_> {
                     self.meet(offset, extent);
                     Source::Written(at..taken)
                 }
-                Some(range) if range.start < end => Source::Old(offset, extent, true),
+                // All that lies before it in its record goes along.
+                Some(range) if self.record_of(range.start) < end => Source::Old(offset, extent, true),
                 _ => {
                     let calm_from = *self.calm_from.insert(calm_from.unwrap_or(at));
                     if end > calm_from + max { Source::End } else { Source::Old(offset, extent, false) }
@@ -335,13 +353,25 @@ impl Cutting<'_> {
             });
         }
         let next = old.map_or(u64::MAX, |(offset, _)| offset);
+        let is_near = |to: u64| match self.cuts {
+            Cuts::ByContent(_) => to - at < min,
+            Cuts::Even(_) => self.record_of(to) == self.record_of(at),
+        };
         let next_end = old.map_or(u64::MAX, |(offset, extent)| extent_end(offset, &extent));
         Ok(match written {
             Some(range) if here => Source::Written(at..range.end.min(next)),
-            Some(range) if range.start <= next && range.start - at < min => Source::Hole(range.start),
-            Some(range) if range.start < next_end && next - at < min => Source::Hole(next),
+            Some(range) if range.start <= next && is_near(range.start) => Source::Hole(range.start),
+            Some(range) if self.record_of(range.start) < next_end && is_near(next) => Source::Hole(next),
             _ => Source::End,
         })
+    }
+
+    /// The last place up to `at` where a record begins, if content does not tell.
+    fn record_of(&self, at: u64) -> u64 {
+        match self.cuts {
+            Cuts::ByContent(_) => at,
+            Cuts::Even(size) => at / u64::from(size) * u64::from(size),
+        }
     }
 
     /// The bytes lie in an old extent.
@@ -377,7 +407,10 @@ impl Cutting<'_> {
             Err(error) => {
                 self.olds.volume.check_silence()?;
                 self.olds.volume.note_damage(self.written.id, &(offset, extent));
-                if busy {
+                // Not what was written behind it, to the same record.
+                if busy
+                    && self.written_after(at).is_some_and(|range| range.start < extent_end(offset, &extent))
+                {
                     self.recut.lost = Some(error);
                 }
                 return Ok(false);
@@ -419,7 +452,7 @@ impl Cutting<'_> {
                 bytes += extent.logical as usize;
             }
             at = match written {
-                Some(range) if !busy => end.max(range.start.saturating_sub(self.cutter.min() as u64 - 1)),
+                Some(range) if !busy => end.max(range.start.saturating_sub(self.cuts.min() as u64 - 1)),
                 Some(_) => end,
                 None => break,
             };
@@ -475,7 +508,7 @@ impl Cutting<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use crate::flush::Todo;
     use crate::names::NewInode;
     use crate::posix::Caller;
@@ -489,7 +522,7 @@ mod tests {
     use std::sync::Arc;
 
     /// Nobody else's files are stored by the pool's commits, so a commit comes wherever it is called.
-    fn volume(properties: &[(&str, &str)]) -> Arc<Volume> {
+    pub fn volume(properties: &[(&str, &str)]) -> Arc<Volume> {
         let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
         let world = World {
             clock: Arc::new(SimClock::new()),

@@ -10,12 +10,13 @@
 //! the tree changes.
 
 use crate::error::{FsError, Result};
-use crate::extents::extents;
+use crate::extents::{Cut, extents};
+use crate::inode::{Inode, Progress};
 use crate::volume::{Volume, inode_key};
 use larder_format::block::{BlockKind, CheckedHeader, CodecKind};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
-use larder_format::{BlockId, InodeId};
+use larder_format::{BlockId, BlockPtr, InodeId};
 use larder_pool::cache::Record;
 use larder_pool::{Dedup, Look, NewRecord, Op, Renewal, Renewed, Tally, plain_of, record_claim};
 use std::collections::{BTreeMap, HashMap};
@@ -35,7 +36,7 @@ type Blocks = HashMap<BlockId, (CheckedHeader, Record)>;
 type Encoded = (CodecKind, Record);
 
 impl Volume {
-    /// See [`larder_pool::Pool::renew`].
+    /// See [`larder_pool::Renew::Own`].
     pub(crate) fn renew(&self, renewal: &Renewal) -> Result<Renewed> {
         if !renewal.dry_run {
             self.check_writable()?;
@@ -108,8 +109,12 @@ impl Volume {
     ) -> Result<()> {
         let room: u64 = olds.iter().map(|(_, old)| room_of(old)).sum();
         // The origin goes on being charged for what was its own; all else is given back as it is taken.
-        let inherited = olds.iter().filter(|(_, old)| self.dataset.is_inherited(old.ptr.id));
-        let growth: u64 = inherited.map(|(_, old)| room_of(old)).sum();
+        let copies = self.copies();
+        let more = |old: &Extent| {
+            let charged = if self.dataset.is_inherited(old.ptr.id) { 0 } else { u64::from(old.copies) };
+            room_of(old) * copies.saturating_sub(charged)
+        };
+        let growth = olds.iter().map(|(_, old)| more(old)).sum();
         self.within_quota(|| Ok(self.pool.check_quota(self.id(), growth)?))?;
         self.pool.check_room(&self.dataset, room, || false)?;
         let op = self.enter()?;
@@ -169,6 +174,7 @@ impl Volume {
                     encoded,
                     checksum: settings.checksum,
                     dedup: Dedup::Off,
+                    copies: settings.copies,
                     replaces: Some(old.ptr.id),
                 });
                 still.push((offset, old));
@@ -177,34 +183,79 @@ impl Volume {
         if still.is_empty() {
             return Ok(());
         }
-        let pointers = self.pool.store_records(op, records)?;
-        let news: Vec<Extent> = still
-            .iter()
-            .zip(pointers)
-            .map(|((_, old), ptr)| Extent { ptr, len: old.len, block_offset: 0, logical: old.len, placed: 0 })
-            .collect();
+        self.exchange(op, &inode, Exchange { olds: still, news: records, cut: None }, tally)
+    }
+
+    /// Puts other blocks in the place of extents, whose inode's turn is held, in one operation.
+    pub(crate) fn exchange(
+        &self,
+        op: &Op<'_>,
+        inode: &Inode,
+        exchange: Exchange,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let Exchange { olds, news, cut } = exchange;
+        let id = inode.id;
+        let key = |offset: u64| Key::new(id.get(), EXTENT, offset);
+        let lens: Vec<_> = news.iter().map(|new| (new.offset, new.plain.len() as u32, new.copies)).collect();
+        let pointers = if news.is_empty() { Vec::new() } else { self.pool.store_records(op, news)? };
+        let extent = |(&(offset, len, copies), ptr): (&(u64, u32, u8), BlockPtr)| {
+            (offset, Extent { ptr, len, block_offset: 0, logical: len, placed: 0, copies })
+        };
+        let news: BTreeMap<u64, Extent> = lens.iter().zip(pointers).map(extent).collect();
         let mut state = inode.lock()?;
         let mut item = state.tree;
-        still.iter().for_each(|(_, old)| item.forget_extent(old));
-        news.iter().for_each(|new| item.count_extent(new));
-        self.dataset.update(op, |tree| {
-            tree.reach(&inode_key(id))?;
-            for (offset, _) in &still {
-                tree.reach(&Key::new(id.get(), EXTENT, *offset))?;
-            }
-            for ((offset, old), new) in still.iter().zip(&news) {
-                tree.put_extent(Key::new(id.get(), EXTENT, *offset), *new)?;
-                tree.link_block(new.ptr, u64::from(new.logical));
-                tree.drop_block(old.ptr, u64::from(old.logical));
-            }
-            tree.insert(inode_key(id), &item.encode())
-        })?;
+        olds.iter().for_each(|(_, old)| item.forget_extent(old));
+        news.values().for_each(|new| item.count_extent(new));
+        if let Some((cut, _)) = cut {
+            cut.put(&mut item);
+        }
+        if item != state.tree || !olds.is_empty() {
+            self.dataset.update(op, |tree| {
+                tree.reach(&inode_key(id))?;
+                for offset in olds.iter().map(|(offset, _)| offset).chain(news.keys()) {
+                    tree.reach(&key(*offset))?;
+                }
+                for (&offset, new) in &news {
+                    tree.put_extent(key(offset), *new)?;
+                    tree.link_block(new);
+                }
+                for (offset, old) in &olds {
+                    if !news.contains_key(offset) {
+                        tree.remove(&key(*offset))?;
+                    }
+                    tree.drop_block(old);
+                }
+                tree.insert(inode_key(id), &item.encode())
+            })?;
+        }
         state.tree = item;
         (state.live.stored, state.live.data) = (item.stored, item.data);
-        tally.changed += news.len() as u64;
-        tally.after += news.iter().map(|new| u64::from(new.ptr.place.footprint())).sum::<u64>();
+        if let Some((cut, progress)) = cut {
+            let (dirty, before) = (state.data.bytes, state.live.record_size);
+            if Cut::of(&state.live) != cut && !state.data.records.is_empty() {
+                state.data.rekey(before, cut.record_size);
+            }
+            cut.put(&mut state.live);
+            state.recut = progress;
+            self.meter(dirty, &mut state);
+        }
+        tally.changed += olds.len() as u64;
+        if cut.is_some() {
+            tally.before += olds.iter().map(|(_, old)| old.charged()).sum::<u64>();
+        }
+        tally.after += news.values().map(Extent::charged).sum::<u64>();
+        tally.kept += olds.iter().map(|(_, old)| self.kept(old)).sum::<u64>();
         Ok(())
     }
+}
+
+/// Extents that go from a file, and the records that take their places.
+pub(crate) struct Exchange {
+    pub olds: Vec<(u64, Extent)>,
+    pub news: Vec<NewRecord>,
+    /// The cut that the file has from now on, and how far that is so.
+    pub cut: Option<(Cut, Option<Progress>)>,
 }
 
 /// Room that a block of its own takes for an extent, at most.

@@ -30,7 +30,7 @@
 
 use crate::attr::check_regular;
 use crate::error::{FsError, Result};
-use crate::extents::{extent_end, extents, extents_over};
+use crate::extents::{Cut, extent_end, extents, extents_over};
 use crate::inode::Inode;
 use crate::orphan::meets_tail;
 use crate::posix::{Allocate, Seek};
@@ -275,6 +275,21 @@ impl Pair<'_> {
             state.live
         };
         let mut new = source.extents(&theirs, rest.from, rest.len)?;
+        let copies = target.volume.dataset.settings().copies;
+        let mut few = None;
+        for (at, extent) in new.iter().take(SHARE_STEP) {
+            if extent.copies < copies || !target.volume.pool.keep_places(&op, extent.ptr.id, copies)? {
+                few = Some((at, extent));
+                break;
+            }
+        }
+        if let Some((at, few)) = few {
+            // The target's are to be stored more often.
+            match at.saturating_sub(rest.from) {
+                0 => return Ok(Attempt::Plain(rest.len.min(at + u64::from(few.len) - rest.from))),
+                before => rest.len = rest.len.min(before),
+            }
+        }
         let ours = target.inode.lock()?.live;
         let old = target.extents(&ours, rest.to, rest.len)?;
         // As many extents as one operation should take, of either file.
@@ -292,6 +307,10 @@ impl Pair<'_> {
         }
         if meets_tail(state, rest.to + rest.len) {
             return Ok(Attempt::Tail);
+        }
+        // Its records are to lie at multiples of a size.
+        if state.recut.is_some() {
+            return Ok(Attempt::Plain(rest.len.min(COPY_STEP)));
         }
         let (cut, mut end) = match self.reach(rest, &theirs, &state.live) {
             Ok(reach) => reach,
@@ -325,16 +344,14 @@ impl Pair<'_> {
             }
             !same
         });
-        let footprint = |extent: &Extent| u64::from(extent.ptr.place.footprint());
-        let added: u64 = new.iter().map(|(_, extent)| footprint(extent)).sum();
-        let claim = added.saturating_sub(old.values().map(footprint).sum());
+        let added: u64 = new.iter().map(|(_, extent)| extent.charged()).sum();
+        let claim = added.saturating_sub(old.values().map(Extent::charged).sum());
         let (pool, dataset) = (&target.volume.pool, &target.volume.dataset);
         pool.claim(dataset.id(), claim)?;
         let time = target.volume.now();
         let mut item = state.tree;
         item.size = item.size.max(end);
-        item.record_size = cut.record_size;
-        item.flags |= if cut.by_content { items::Inode::BY_CONTENT } else { 0 };
+        cut.put(&mut item);
         (item.mtime, item.ctime) = (time, time);
         old.values().for_each(|extent| item.forget_extent(extent));
         new.iter().for_each(|(_, extent)| item.count_extent(extent));
@@ -345,11 +362,11 @@ impl Pair<'_> {
             extents(tree, id, to..end, usize::MAX)?;
             for (at, extent) in &old {
                 tree.remove(&Key::new(id.get(), EXTENT, *at))?;
-                tree.drop_block(extent.ptr, u64::from(extent.logical));
+                tree.drop_block(extent);
             }
             for (at, extent) in &new {
                 tree.put_extent(Key::new(id.get(), EXTENT, *at), *extent)?;
-                tree.share_block(extent.ptr, u64::from(extent.logical));
+                tree.share_block(extent);
             }
             Ok::<_, FsError>(tree.insert(inode_key(id), &item.encode())?)
         });
@@ -395,19 +412,6 @@ impl Pair<'_> {
         let written = target.volume.write(target.id(), Some(rest.to), &buffer, false)?;
         copied.bytes += u64::from(written);
         Ok(true)
-    }
-}
-
-/// Record size and chunking of a file; alike for all files whose record size is 0.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Cut {
-    record_size: u32,
-    by_content: bool,
-}
-
-impl Cut {
-    fn of(item: &items::Inode) -> Self {
-        Self { record_size: item.record_size, by_content: item.by_content() }
     }
 }
 

@@ -5,7 +5,7 @@
 //! writing), `flush` (storing, fsync), `orphan` (removal), `replay`.
 
 use crate::error::{FsError, Result};
-use crate::inode::{Inode, State};
+use crate::inode::{Inode, State, UnderWay};
 use crate::lookups::Lookups;
 use crate::posix::{Attr, Handle, NodeId};
 use larder_format::items::{self, FileKind, INODE_LEASE, ROOT_INODE};
@@ -59,6 +59,8 @@ pub struct Volume {
     /// Where writers that wait for room look for the next inode to flush.
     pub(crate) flush_from: Mutex<InodeId>,
     pub(crate) ids: IdLease,
+    /// The file that is being cut anew.
+    pub(crate) under_way: Mutex<Option<UnderWay>>,
     /// It was detached: whoever has it still removes no orphan any more.
     pub(crate) is_retired: AtomicBool,
 }
@@ -155,6 +157,7 @@ impl Volume {
             lost: Mutex::default(),
             flush_from: Mutex::new(ROOT_INODE),
             ids: IdLease::default(),
+            under_way: Mutex::default(),
             is_retired: AtomicBool::new(false),
         });
         if volume.dataset.is_snapshot() {
@@ -233,6 +236,37 @@ impl Volume {
             self.pool.commit()?;
         }
         Ok(())
+    }
+
+    /// Places of each block that is written now.
+    pub(crate) fn copies(&self) -> u64 {
+        self.dataset.settings().copies.into()
+    }
+
+    /// Places that what is dirty of an inode is stored at: those that it was accepted for, for which there was room and
+    /// quota then, unless fewer are asked for by now.
+    pub(crate) fn copies_of(&self, state: &State) -> u8 {
+        let now = self.dataset.settings().copies;
+        if state.data.bytes == 0 { now } else { now.min(state.copies) }
+    }
+
+    /// Bytes that can be stored now, all places counted.
+    pub(crate) fn storable_now(&self) -> u64 {
+        let settings = self.dataset.settings();
+        self.pool.store().storable_now(settings.record_size, settings.copies)
+    }
+
+    /// Stores what is dirty at one place only: more were asked for after it had been accepted, and there is no room.
+    pub(crate) fn store_once(&self) {
+        let dirty: Vec<InodeId> = self.dirty.lock().iter().copied().collect();
+        for inode in dirty.into_iter().filter_map(|id| self.inode(id).ok()) {
+            let mut state = inode.state.lock();
+            state.copies = 1;
+            let bytes = state.data.bytes;
+            if bytes > 0 {
+                self.meter(bytes, &mut state);
+            }
+        }
     }
 
     /// Refuses to make anything when the pool is full or a quota is used up.
@@ -395,9 +429,12 @@ impl Volume {
     /// Tells the pool's meter that an inode's dirty bytes are no longer `before`, and its quotas what they
     /// will take now.
     pub(crate) fn meter(&self, before: u64, state: &mut State) {
-        let claimed = std::mem::replace(&mut state.claimed, state.data.room);
+        let asked = self.dataset.settings().copies;
+        state.copies = if before == 0 { asked } else { asked.min(state.copies) };
+        let copies = u64::from(state.copies);
+        let claimed = std::mem::replace(&mut state.claimed, state.data.room * copies);
         self.pool.adjust_claim(self.id(), claimed, state.claimed);
-        let needed = state.built_bytes();
+        let needed = state.built_bytes() * copies;
         self.pool.store().dirty().need(std::mem::replace(&mut state.needed, needed), needed);
         let now = state.data.bytes;
         if now >= before {
@@ -410,7 +447,7 @@ impl Volume {
 
 impl Shard {
     /// Drops inodes that nobody uses from a full shard, those first that were not used lately. Data stored
-    /// after the commit `durable` is not durable, which only the cached inode knows.
+    /// after the commit `durable` is not durable, which only the cached inode knows, as how far it has been cut anew.
     fn shrink(&mut self, durable: CommitId) {
         // Looking again before it has doubled would cost a look at all of them for each that comes.
         if self.inodes.len() < SHARD_CAPACITY.max(2 * self.needed) {
@@ -423,7 +460,11 @@ impl Shard {
                 return true;
             }
             let mut state = inode.state.lock();
-            let busy = state.open > 0 || state.queued || state.stored_in > durable || state.failures.is_news;
+            let busy = state.open > 0
+                || state.queued
+                || state.stored_in > durable
+                || state.failures.is_news
+                || state.recut.is_some();
             needed += usize::from(busy);
             busy || std::mem::take(&mut state.used)
         });

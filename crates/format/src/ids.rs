@@ -6,6 +6,8 @@ use crate::{Corrupt, Reason};
 
 /// The most columns a segment may have.
 pub const MAX_COLUMNS: usize = 64;
+/// The most places a block may have.
+pub const MAX_PLACES: usize = 3;
 /// The largest slot.
 pub const MAX_SLOT: u32 = 64 << 20;
 use std::fmt;

@@ -9,7 +9,7 @@
 
 use crate::error::ensure;
 use crate::field::Field;
-use crate::ids::ensure_countable;
+use crate::ids::{MAX_PLACES, ensure_countable};
 use crate::{BlockId, BlockPtr, CommitId, Corrupt, InodeId, Reason, Timestamp, layout};
 
 /// Key kind of an extent.
@@ -140,7 +140,7 @@ layout! {
         acl: u8 = 1,
         /// Permissions: the lower 12 bits.
         perm: u16 = 2,
-        /// See [`Inode::HAS_XATTRS`], [`Inode::HAS_TAIL`] and [`Inode::BY_CONTENT`].
+        /// See [`Inode::HAS_XATTRS`], [`Inode::HAS_TAIL`], [`Inode::BY_CONTENT`] and [`Inode::HALF_CUT`].
         flags: u32 = 4,
         /// Owner.
         uid: u32 = 8,
@@ -184,7 +184,7 @@ pub struct Inode {
     pub kind: FileKind,
     /// The lower 12 bits count.
     pub perm: u16,
-    /// Set of [`Inode::HAS_XATTRS`], [`Inode::HAS_TAIL`] and [`Inode::BY_CONTENT`].
+    /// Set of [`Inode::HAS_XATTRS`], [`Inode::HAS_TAIL`], [`Inode::BY_CONTENT`] and [`Inode::HALF_CUT`].
     pub flags: u32,
     /// Owner.
     pub uid: u32,
@@ -228,8 +228,10 @@ impl Inode {
     pub const HAS_TAIL: u32 = 2;
     /// Flag: its records are cut by content, and not at multiples of the record size, which is their average.
     pub const BY_CONTENT: u32 = 4;
+    /// Flag, beside [`Inode::BY_CONTENT`]: it is being cut anew, and records may be cut in any other way.
+    pub const HALF_CUT: u32 = 8;
     /// All of them; an inode with others is refused, since what they stand for is not known.
-    const FLAGS: u32 = Self::HAS_XATTRS | Self::HAS_TAIL | Self::BY_CONTENT;
+    const FLAGS: u32 = Self::HAS_XATTRS | Self::HAS_TAIL | Self::BY_CONTENT | Self::HALF_CUT;
 
     /// Whether its records are cut by content.
     pub fn by_content(&self) -> bool {
@@ -238,13 +240,13 @@ impl Inode {
 
     /// An extent of the file was added.
     pub fn count_extent(&mut self, extent: &Extent) {
-        self.stored += u64::from(extent.ptr.place.stored);
+        self.stored += extent.stored();
         self.data += u64::from(extent.logical);
     }
 
     /// An extent of the file was dropped.
     pub fn forget_extent(&mut self, extent: &Extent) {
-        self.stored = self.stored.saturating_sub(u64::from(extent.ptr.place.stored));
+        self.stored = self.stored.saturating_sub(extent.stored());
         self.data = self.data.saturating_sub(u64::from(extent.logical));
     }
 
@@ -318,6 +320,9 @@ pub fn valid_record_size(size: u32) -> bool {
     size.is_power_of_two() && (MIN_RECORD_SIZE..=MAX_RECORD).contains(&size)
 }
 
+/// Where an extent's number of places begins in the field of the length.
+const COPIES_SHIFT: u32 = 30;
+
 layout! {
     /// An extent's value as it is stored; see [`Extent`].
     pub struct ExtentRecord[40] {
@@ -327,7 +332,7 @@ layout! {
         len: u32 = 24,
         /// Where they start in the block's plain content.
         block_offset: u32 = 28,
-        /// The block's whole plain length.
+        /// The block's whole plain length; in the two highest bits, how many places it is charged for, less one.
         logical: u32 = 32,
         /// The commit in which the block was put here, where it had been stored for another place; 0 where not.
         placed: u32 = 36,
@@ -348,9 +353,21 @@ pub struct Extent {
     /// The commit in which the block was put here, `u32::MAX` for all from that one on; 0 where its id tells by itself
     /// which snapshots have it here.
     pub placed: u32,
+    /// Places of the block that it is charged for, 1 to [`MAX_PLACES`]: as many as its dataset had asked for.
+    pub copies: u8,
 }
 
 impl Extent {
+    /// Bytes that it is charged for: what the block takes, at all of these places, before replication and parity.
+    pub fn charged(&self) -> u64 {
+        u64::from(self.ptr.place.footprint()) * u64::from(self.copies)
+    }
+
+    /// Bytes that are stored for it, at all of these places.
+    pub fn stored(&self) -> u64 {
+        u64::from(self.ptr.place.stored) * u64::from(self.copies)
+    }
+
     /// Whether a tree, that this one came of, had the block at this place: it had ids up to `high`, and what was put
     /// into it before the commit `taken`.
     pub fn was_here(&self, high: BlockId, taken: CommitId) -> bool {
@@ -371,7 +388,7 @@ impl Extent {
             ptr: self.ptr,
             len: self.len,
             block_offset: self.block_offset,
-            logical: self.logical,
+            logical: self.logical | (u32::from(self.copies) - 1) << COPIES_SHIFT,
             placed: self.placed,
         }
         .put(&mut out);
@@ -383,11 +400,13 @@ impl Extent {
         const WHAT: &str = "extent";
         let record = ExtentRecord::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         ensure(bytes.len() == ExtentRecord::SIZE, WHAT, Reason::Range)?;
-        let end = record.block_offset.checked_add(record.len);
-        let fits = end.is_some_and(|end| end <= record.logical);
-        ensure(fits && record.len > 0 && record.logical <= MAX_RECORD, WHAT, Reason::Range)?;
         let ExtentRecord { ptr, len, block_offset, logical, placed } = record;
-        Ok(Self { ptr: ptr.checked()?, len, block_offset, logical, placed })
+        let copies = (logical >> COPIES_SHIFT) as u8 + 1;
+        let logical = logical & ((1 << COPIES_SHIFT) - 1);
+        let end = block_offset.checked_add(len);
+        let fits = end.is_some_and(|end| end <= logical) && usize::from(copies) <= MAX_PLACES;
+        ensure(fits && len > 0 && logical <= MAX_RECORD, WHAT, Reason::Range)?;
+        Ok(Self { ptr: ptr.checked()?, len, block_offset, logical, placed, copies })
     }
 }
 
@@ -524,13 +543,17 @@ mod tests {
             block_offset: 96,
             logical: 4096,
             placed: 5,
+            copies: 2,
         }
     }
 
     #[test]
     fn values_survive_a_round_trip() {
         assert_eq!(Inode::decode(&inode().encode()), Ok(inode()));
-        assert_eq!(Extent::decode(&extent().encode()), Ok(extent()));
+        for copies in 1..=3 {
+            let extent = Extent { copies, ..extent() };
+            assert_eq!(Extent::decode(&extent.encode()), Ok(extent));
+        }
         let entry = Entry { inode: InodeId::new(9), kind: FileKind::Fifo, name: b"\xff name" };
         assert_eq!(Entry::decode(&entry.encode()), Ok(entry));
         for value in [XattrValue::Inline(b""), XattrValue::Pieces { number: 4, len: 65536 }] {
@@ -541,6 +564,8 @@ mod tests {
 
     #[test]
     fn an_extent_that_reaches_past_its_block_is_refused() {
+        let most = Extent { copies: 4, ..extent() };
+        assert!(Extent::decode(&most.encode()).is_err());
         let wrong = Extent { len: 4001, ..extent() };
         assert_eq!(Extent::decode(&wrong.encode()), Err(Corrupt::new("extent", Reason::Range)));
         let overflowing = Extent { len: u32::MAX, block_offset: 2, ..extent() };

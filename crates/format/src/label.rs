@@ -137,8 +137,9 @@ pub struct Features {
 }
 
 impl Features {
-    /// Incompatible: blocks may have several places, of which who knows none but the first frees only that.
-    pub const COPIES: u64 = 1;
+    /// Incompatible: blocks may have several places, of which who knows none but the first frees only that; extents say
+    /// how many they are charged for.
+    pub const COPIES: u64 = 16;
     /// Incompatible: records may begin with the sums of their frames.
     pub const FRAMES: u64 = 2;
     /// Extents may tell in which commit their block was [put where it is](crate::items::Extent::placed).

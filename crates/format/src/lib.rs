@@ -3,6 +3,7 @@
 pub mod acl;
 pub mod block;
 pub mod bookmark;
+pub mod cached;
 pub mod checksum;
 pub mod error;
 pub mod field;

@@ -206,7 +206,7 @@ layout! {
         partial: u8 = 12,
         /// A [`DeviceKind`].
         kind: u8 = 13,
-        /// None is defined.
+        /// [`CACHE_DEVICE`] or nothing.
         flags: u16 = 14,
         /// Its GUID.
         guid: DeviceGuid = 16,
@@ -221,6 +221,9 @@ layout! {
         incarnation: Incarnation = 48,
     }
 }
+
+/// Flag of a device in no group: it has [copies of blocks](crate::cached), on which no promise rests, and no roots.
+pub const CACHE_DEVICE: u16 = 1;
 
 /// Type of a device, for choosing what is put on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -264,7 +267,7 @@ pub enum DeviceState {
     Rebuilding = 3,
     /// As [`DeviceState::Behind`], because an administrator said so.
     Offline = 4,
-    /// It holds nothing and belongs to no group.
+    /// It holds nothing that counts and belongs to no group.
     Spare = 5,
     /// It has every new write, and all that could be had of the device that it stands for. It takes that one's place
     /// as soon as somebody accepts that the rest is lost, or the other one is gone.
@@ -304,6 +307,8 @@ pub struct RootDevice {
     pub incarnation: Incarnation,
     /// Its type.
     pub kind: DeviceKind,
+    /// It has [copies of blocks](crate::cached); for [`DeviceState::Spare`], which else waits to be needed.
+    pub is_cache: bool,
 }
 
 impl RootDevice {
@@ -317,7 +322,7 @@ impl RootDevice {
             slot_count: self.slot_count,
             partial: u8::from(self.partial),
             kind: self.kind as u8,
-            flags: 0,
+            flags: if self.is_cache { CACHE_DEVICE } else { 0 },
             guid: self.guid,
             good_through: self.good_through,
             since: self.since,
@@ -346,7 +351,9 @@ impl RootDevice {
         ensure((state == DeviceState::Spare) == (entry.group == NO_GROUP), WHAT, Reason::Identity)?;
         let stands_for = (entry.stands_for != NOBODY).then_some(entry.stands_for);
         ensure(state != DeviceState::Waiting || stands_for.is_some(), WHAT, Reason::Identity)?;
-        ensure(entry.flags == 0, "flags of a device", Reason::Feature)?;
+        ensure(entry.flags & !CACHE_DEVICE == 0, "flags of a device", Reason::Feature)?;
+        let is_cache = entry.flags & CACHE_DEVICE != 0;
+        ensure(!is_cache || state == DeviceState::Spare, WHAT, Reason::Identity)?;
         Ok(Self {
             index: entry.index,
             group: entry.group,
@@ -361,6 +368,7 @@ impl RootDevice {
             cursor: entry.cursor,
             incarnation: entry.incarnation,
             kind: DeviceKind::check(entry.kind)?,
+            is_cache,
         })
     }
 }

@@ -12,6 +12,7 @@
 
 use crate::error::ensure;
 use crate::field::Field;
+pub use crate::ids::MAX_PLACES;
 use crate::ids::ensure_countable;
 use crate::segment::MAX_SLOT;
 use crate::{BLOCK_STEP, BlockId, BlockPtr, Corrupt, Fingerprint, Place, Reason, SegmentId, layout};
@@ -21,8 +22,6 @@ pub use page::{LazyPage, PageBuilder, PageCursor, RESTART_EVERY, RunPage};
 
 /// The most bytes of a page, before it is encoded and framed as a block.
 pub const PAGE_MAX: usize = 32 << 10;
-/// The most places a block may have.
-pub const MAX_PLACES: usize = 3;
 /// The most references that a descriptor holds.
 pub const DESCRIPTOR_REFS: usize = 4;
 /// References in a full index page.

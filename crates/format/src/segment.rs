@@ -4,8 +4,8 @@
 use crate::checksum::{self, Sums};
 use crate::error::ensure;
 use crate::field::Field;
-use crate::ids::ensure_countable;
 pub use crate::ids::{MAX_COLUMNS, MAX_SLOT};
+use crate::ids::{MAX_PLACES, ensure_countable};
 use crate::{
     BLOCK_STEP, BlockId, CommitId, Corrupt, DeviceIndex, GroupIndex, Incarnation, PoolGuid, Reason,
     SegmentId, SlotIndex, layout,
@@ -229,6 +229,8 @@ layout! {
         class: u8 = 72,
         /// 1 when something of it is lost and not all files that this belongs to have been named yet, else 0.
         unnamed: u8 = 73,
+        /// Which place of its blocks is here: 0 for the first. No two of one block are in segments of one copy.
+        copy: u8 = 74,
         /// The commit of its last stripe; a device that holds all up to that one holds it whole.
         filled: CommitId = 80,
         /// When all of it was read and found sound, or made so: seconds since 1970; 0 never.
@@ -269,6 +271,8 @@ pub struct SegmentRecord {
     pub class: u8,
     /// Something of it is lost, and not all files that this belongs to are in the damage ledger yet.
     pub unnamed: bool,
+    /// Which place of its blocks is here, below [`MAX_PLACES`].
+    pub copy: u8,
     /// The commit of its last stripe; not kept for the log.
     pub filled: CommitId,
     /// When all of it was read and found sound, or made so: seconds since 1970; 0 never.
@@ -299,6 +303,7 @@ impl SegmentRecord {
             closed_at: self.closed_at,
             class: self.class,
             unnamed: u8::from(self.unnamed),
+            copy: self.copy,
             filled: self.filled,
             verified: self.verified,
         }
@@ -324,6 +329,7 @@ impl SegmentRecord {
             [head.id.get(), head.birth.get(), head.freed.get(), head.closed_at.get(), head.filled.get()];
         ensure_countable(&counted, WHAT)?;
         ensure(head.verified <= i64::MAX as u64 && head.unnamed <= 1, WHAT, Reason::Range)?;
+        ensure(usize::from(head.copy) < MAX_PLACES, WHAT, Reason::Range)?;
         let len = SegmentHead::SIZE + layout.columns() * Slot::SIZE;
         let slots = bytes.get(SegmentHead::SIZE..len).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         let state = match head.state {
@@ -354,6 +360,7 @@ impl SegmentRecord {
             closed_at: head.closed_at,
             class: head.class,
             unnamed: head.unnamed == 1,
+            copy: head.copy,
             filled: head.filled,
             verified: head.verified,
             slots,

@@ -55,6 +55,7 @@ fn segment() -> SegmentRecord {
         placed: 320,
         closed_at: BlockId::new(0),
         class: 0,
+        copy: 0,
         unnamed: false,
         filled: CommitId::new(0),
         verified: 0,
@@ -72,6 +73,7 @@ fn root() -> Root {
         slot_count: 60,
         partial: false,
         guid: DeviceGuid::new(u64::from(i)),
+        is_cache: false,
         good_through: CommitId::new(5),
         since: CommitId::new(0),
         cursor: SegmentId::new(0),
@@ -197,7 +199,9 @@ fn places_outside_every_slot_are_refused_wherever_they_stand() {
         |stored: &u32| Node::decode(&Node::Inner(Inner::new(1, vec![Key::MIN], vec![ptr(*stored)])).encode());
     refused(&300, node, "a child", |stored| *stored = bad);
     let extent = |stored: &u32| {
-        Extent::decode(&Extent { ptr: ptr(*stored), len: 1, block_offset: 0, logical: 1, placed: 0 }.encode())
+        Extent::decode(
+            &Extent { ptr: ptr(*stored), len: 1, block_offset: 0, logical: 1, placed: 0, copies: 1 }.encode(),
+        )
     };
     refused(&300, extent, "an extent", |stored| *stored = bad);
     let index = |stored: &u32| {
@@ -282,7 +286,7 @@ fn what_this_version_does_not_do_is_refused_by_name() {
         (group + 12, 1, "flags of a group"),
         (group + 16, 1, "narrow segments in a group"),
         (device + 13, 3, "kind of a device"),
-        (device + 14, 1, "flags of a device"),
+        (device + 14, 2, "flags of a device"),
         (160 + 16, 128, "root record"),
     ];
     for (at, byte, name) in named {
@@ -410,7 +414,7 @@ fn an_inode_whose_counters_would_overflow_is_refused() {
     refused(&inode, decode, "stored", |i| i.stored = u64::MAX);
     refused(&inode, decode, "parent", |i| i.parent = InodeId::new(u64::MAX));
     refused(&inode, decode, "data", |i| i.data = u64::MAX);
-    refused(&inode, decode, "flags", |i| i.flags |= 8);
+    refused(&inode, decode, "flags", |i| i.flags |= 16);
 }
 
 #[test]

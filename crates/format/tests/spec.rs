@@ -106,6 +106,8 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
     let list = structures![
         acl::AclRecord,
         bookmark::BookmarkHead,
+        cached::SummaryHead,
+        cached::CachedBlock,
         label::LabelHead,
         label::HeartbeatHead,
         root::RootHead,
@@ -308,8 +310,12 @@ fn coded_constants() -> BTreeMap<String, u128> {
         root::STRIDE,
         root::SEGMENT_STRIDE,
         root::ROOT_MAGIC,
+        root::CACHE_DEVICE,
+        cached::SUMMARY_MAGIC,
+        cached::CACHE_UNIT,
+        cached::SUMMARY_PART,
         run::DESCRIPTOR_REFS,
-        run::MAX_PLACES,
+        ids::MAX_PLACES,
         run::PAGE_MAX,
         run::REFS_PER_PAGE,
         run::RESTART_EVERY,
@@ -340,6 +346,7 @@ fn coded_constants() -> BTreeMap<String, u128> {
     found.insert("items::HAS_XATTRS".into(), items::Inode::HAS_XATTRS.into());
     found.insert("items::HAS_TAIL".into(), items::Inode::HAS_TAIL.into());
     found.insert("items::BY_CONTENT".into(), items::Inode::BY_CONTENT.into());
+    found.insert("items::HALF_CUT".into(), items::Inode::HALF_CUT.into());
     found.insert("items::ROOT_INODE".into(), items::ROOT_INODE.get().into());
     found
 }

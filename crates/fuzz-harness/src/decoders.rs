@@ -7,6 +7,7 @@ use larder_format::block::{
     self, BLOCK_MAGIC, BlockHeader, CheckedHeader, CodecKind, FRAME, check_frames, frame_sums, frame_sums_len,
 };
 use larder_format::bookmark::BookmarkRecord;
+use larder_format::cached::SlotSummary;
 use larder_format::checksum::{ChecksumKind, fast64, payload_sum, plain64};
 use larder_format::field::{Field, FieldInfo};
 use larder_format::index::{
@@ -31,7 +32,7 @@ use larder_format::tables::{
     BadSlotRecord, DatasetRecord, FreeingRecord, ReceivingRecord, RemainsRecord, SnapshotRecord,
 };
 use larder_format::trash::TrashRecord;
-use larder_format::{BLOCK_STEP, BlockId, CommitId, Incarnation, Place, SegmentId};
+use larder_format::{BLOCK_STEP, BlockId, CommitId, DeviceGuid, Incarnation, Place, SegmentId};
 use larder_fuse::{Operation, Request};
 use larder_store::walk_blocks;
 use larder_stream::wire::{Decoder as StreamDecoder, Encoder, Frame, repair_sums as repair_frames};
@@ -61,6 +62,7 @@ pub const ALL: &[Decoder] = &[
     decoder("dataset_record", samples::datasets, unsummed, dataset_record),
     decoder("snapshot_record", samples::snapshots, unsummed, snapshot_record),
     decoder("bookmark_record", samples::bookmarks, unsummed, bookmark_record),
+    decoder("slot_summary", samples::summaries, unsummed, slot_summary),
     decoder("trash_record", samples::trash, unsummed, trash_record),
     decoder("bad_slot_record", samples::bad_slots, unsummed, bad_slot_record),
     decoder("remains_record", samples::remains, unsummed, remains_record),
@@ -391,6 +393,13 @@ fn snapshot_record(bytes: &[u8]) -> bool {
     let Ok(record) = SnapshotRecord::decode(bytes) else { return false };
     let again = SnapshotRecord::decode(&record.encode());
     same(record, again)
+}
+
+fn slot_summary(bytes: &[u8]) -> bool {
+    let check = |bytes: &[u8]| SlotSummary::check(&SUMS, DeviceGuid::new(5), 3, 1 << 20, bytes);
+    let Ok(summary) = check(bytes) else { return false };
+    let again = check(&summary.encode(&SUMS));
+    same(summary, again)
 }
 
 fn bookmark_record(bytes: &[u8]) -> bool {

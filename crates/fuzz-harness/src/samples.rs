@@ -3,6 +3,7 @@
 use larder_format::acl::{ACL_NO_ID, Acl, AclEntry, AclTag};
 use larder_format::block::{self, BlockInfo, BlockKind, CodecKind, Stamp};
 use larder_format::bookmark::BookmarkRecord;
+use larder_format::cached::{CachedBlock, SlotSummary};
 use larder_format::checksum::{ChecksumKind, payload_sum};
 use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
 use larder_format::index::{FilterShape, PartDescriptor, PrintEntry, PrintsBuilder, encode_filter_page};
@@ -13,7 +14,7 @@ use larder_format::log::LogRecord;
 use larder_format::node::{Inner, Key, Leaf, Node};
 use larder_format::ops::{Create, Link, LogOp, Rename, Resize, SetAttr, SetXattr, Unlink, Write, Zero};
 use larder_format::property::{PropertyRecord, PropertySource};
-use larder_format::root::{DeviceKind, DeviceState, Root, RootDevice, RootGroup, RootImport};
+use larder_format::root::{DeviceKind, DeviceState, NO_GROUP, Root, RootDevice, RootGroup, RootImport};
 use larder_format::run::{
     Delta, Footprint, Marks, PageBuilder, PageRef, Places, RunDescriptor, RunId, Target, encode_index_page,
 };
@@ -109,6 +110,7 @@ fn segment(rule: GroupRule, n: u64) -> SegmentRecord {
         placed: n * 320,
         closed_at: BlockId::new(n * 1000),
         class: n as u8 % CLASSES,
+        copy: n as u8 % 3,
         unnamed: n % 2 == 1,
         filled: CommitId::new(3 + n),
         verified: n << 32,
@@ -137,7 +139,7 @@ pub fn roots() -> Vec<Vec<u8>> {
         log_previous: 0x1234,
         log_incarnation: Incarnation::new(8),
         features: Features::default(),
-        next_device: rule.layout.columns() as u16,
+        next_device: 92,
         next_group: 1,
         traced: CommitId::new(1),
         tables: ptr(4),
@@ -157,7 +159,9 @@ pub fn roots() -> Vec<Vec<u8>> {
                 stands_for: None,
                 incarnation: Incarnation::new(8),
                 kind: DeviceKind::Unknown,
+                is_cache: false,
             })
+            .chain([of_no_group(90, false), of_no_group(91, true)])
             .collect(),
         history: (1..4)
             .map(|i| RootImport {
@@ -511,7 +515,7 @@ pub fn items() -> Vec<Vec<u8>> {
         entries: 10,
         data: 11,
     };
-    let extent = Extent { ptr: ptr(3), len: 4000, block_offset: 96, logical: 4096, placed: 7 };
+    let extent = Extent { ptr: ptr(3), len: 4000, block_offset: 96, logical: 4096, placed: 7, copies: 1 };
     let entry = Entry { inode: InodeId::new(9), kind: FileKind::Fifo, name: b"\xff name" };
     let xattr = |value| Xattr { name: b"user.a", value };
     vec![
@@ -568,6 +572,38 @@ pub fn snapshots() -> Vec<Vec<u8>> {
         name: "monday".into(),
     };
     vec![record(None).encode(), record(Some(ptr(1))).encode()]
+}
+
+fn of_no_group(index: u16, is_cache: bool) -> RootDevice {
+    RootDevice {
+        index: DeviceIndex::new(index),
+        group: NO_GROUP,
+        state: DeviceState::Spare,
+        leaving: false,
+        slot_count: 60,
+        partial: false,
+        guid: DeviceGuid::new(u64::from(index)),
+        good_through: CommitId::new(0),
+        since: CommitId::new(0),
+        cursor: SegmentId::new(0),
+        stands_for: None,
+        incarnation: Incarnation::new(0),
+        kind: DeviceKind::Unknown,
+        is_cache,
+    }
+}
+
+pub fn summaries() -> Vec<Vec<u8>> {
+    let summary = |count: u16| SlotSummary {
+        device: DeviceGuid::new(5),
+        slot: 3,
+        generation: 7,
+        pinned: count == 0,
+        blocks: (0..count)
+            .map(|i| CachedBlock { id: BlockId::new(900 + u64::from(i)), unit: 4 * i, units: 3 })
+            .collect(),
+    };
+    vec![summary(0).encode(&SUMS), summary(20).encode(&SUMS)]
 }
 
 pub fn bookmarks() -> Vec<Vec<u8>> {

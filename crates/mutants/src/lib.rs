@@ -39,6 +39,12 @@ pub enum Mutant {
     UncheckedPayload,
     /// Frames are not verified when a part of a record is read.
     UncheckedFrames,
+    /// A copy on a device for copies is taken for the block that was looked for.
+    CopyUnchecked,
+    /// A copy is believed whoever wrote it.
+    CopyOfStranger,
+    /// A copy is taken for what lies in a group.
+    CopyCounted,
     /// A block that a snapshot may hold is freed when its head drops it.
     ProtectionIgnored,
     /// A second reference does not set the mark.
@@ -113,13 +119,25 @@ pub enum Mutant {
     FenceGrows,
     /// A record that is put where it was not does not get the commit's number.
     PutNotStamped,
+    /// All places of a block are in one segment.
+    CopiesTogether,
+    /// A duplicate is shared that has fewer places than its dataset asks for.
+    FewCopiesShared,
+    /// A place that cannot be read is left as it is.
+    CopyNotHealed,
     /// Bookmarks that are not on a dataset's line any more stay when a stream is taken over.
     BookmarkKept,
 }
 
 impl Mutant {
     /// All that one thread is enough for.
-    pub const ALL: [Mutant; 41] = [
+    pub const ALL: [Mutant; 47] = [
+        Mutant::CopyUnchecked,
+        Mutant::CopyOfStranger,
+        Mutant::CopyCounted,
+        Mutant::CopiesTogether,
+        Mutant::FewCopiesShared,
+        Mutant::CopyNotHealed,
         Mutant::DataNotFlushed,
         Mutant::RootBeforeData,
         Mutant::RootNotFlushed,

@@ -12,6 +12,7 @@ use larder_format::node::{Key, MAX_VALUE};
 use larder_format::property::{self as stored, PropertyRecord};
 use larder_format::tables::{DatasetRecord, Table};
 use larder_format::{BlockId, DatasetId};
+use larder_store::read_cache::Secondary;
 use larder_store::{PoolError, Refusal, Result, TableNodes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -450,6 +451,7 @@ impl Pool {
                 "xattr",
                 "dedup",
                 "snapdir",
+                "copies",
             ];
             let values: BTreeMap<String, String> = names
                 .iter()
@@ -458,8 +460,16 @@ impl Pool {
             let mut settings = settings_from(default_settings(&self.shared.store), &values);
             settings.record_size = settings.record_size.min(self.shared.store.max_record());
             *dataset.settings.write() = settings;
+            let secondary = self.effective(dataset.id(), "secondarycache").map(|secondary| secondary.value);
+            let secondary = match secondary.as_deref() {
+                Some("none") => Secondary::Nothing,
+                Some("metadata") => Secondary::Metadata,
+                _ => Secondary::All,
+            };
+            self.shared.store.read_cache.set_secondary(dataset.id(), secondary);
         }
         let datasets = self.datasets();
+        self.shared.store.read_cache.forget_secondary(|id| datasets.iter().any(|dataset| dataset.id() == id));
         self.shared
             .accounts
             .resize_records(datasets.iter().map(|dataset| (dataset.id(), dataset.settings().record_size)));
@@ -471,11 +481,14 @@ impl Pool {
         let number =
             |name: &str| self.properties.read().get(name).and_then(|value| value.parse::<u64>().ok());
         if let Some(memory) = number("memory") {
-            self.shared.store.cache.set_memory(memory);
+            self.shared.store.set_memory(memory);
             self.shared.duplicates.set_memory(memory);
         }
         if let Some(percent) = number("metadata_share") {
             self.shared.store.cache.set_metadata_percent(percent);
+        }
+        if let Some(share) = self.properties.read().get("cache_writes").and_then(|share| share.parse().ok()) {
+            self.shared.store.read_cache.set_write_share(share);
         }
         self.apply_device_timeout();
     }
@@ -483,7 +496,7 @@ impl Pool {
     /// Tells all members how long they may take.
     pub(crate) fn apply_device_timeout(&self) {
         if let Some(timeout) = device_timeout(&self.properties.read()) {
-            self.shared.store.members.iter().for_each(|member| member.set_timeout(timeout));
+            self.shared.store.members.all().for_each(|member| member.set_timeout(timeout));
         }
     }
 }

@@ -157,6 +157,7 @@ impl Pool {
 /// Settings of datasets that say nothing else.
 pub(crate) fn default_settings(store: &Store) -> Settings {
     Settings {
+        copies: 1,
         codec: Codec::default(),
         checksum: ChecksumKind::Fast,
         record_size: (128 << 10).min(store.max_record()),

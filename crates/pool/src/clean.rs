@@ -39,7 +39,7 @@ use larder_store::heat;
 use larder_store::parity;
 use larder_store::segments::{Segment, SegmentEntry};
 use larder_store::stripe::Encoded;
-use larder_store::{Appender, PoolError, Readahead, Result, RunIo, Watermark};
+use larder_store::{Appender, Bin, PoolError, Readahead, Result, RunIo, Unplaced, Watermark};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -94,6 +94,15 @@ struct Moved {
     /// All its places, of which this one changes.
     places: Places,
     block: Encoded,
+}
+
+impl Moved {
+    /// Its other places.
+    fn beside(&self) -> Option<Places> {
+        let others: Vec<Place> =
+            self.places.iter().copied().filter(|place| *place != self.ptr.place).collect();
+        Places::new(&others).ok()
+    }
 }
 
 /// Contents of a stripe.
@@ -247,7 +256,7 @@ impl Pool {
         self.clean_as(misfit)
     }
 
-    fn clean_as(&self, victim: impl FnOnce(&Core) -> Option<SegmentId>) -> Result<Option<u64>> {
+    pub(crate) fn clean_as(&self, victim: impl FnOnce(&Core) -> Option<SegmentId>) -> Result<Option<u64>> {
         let _commits_wait = self.commit_turn();
         self.shared.store.check_writable()?;
         let mut cleaning = self.cleaner.cleaning.lock();
@@ -426,12 +435,15 @@ impl Pool {
 
     /// Moves what lives in some stripes; the bytes moved.
     fn move_all(&self, segment: &Segment, live: &[Moved]) -> Result<u64> {
-        let blocks: Vec<Encoded> = live.iter().map(|moved| moved.block.clone()).collect();
+        let copy = segment.copy;
         let places = if segment.kind == SegmentKind::Node {
-            let mut nodes = Appender::of_old_nodes(&self.shared.store);
-            let mut places = Vec::with_capacity(blocks.len());
-            let pushed =
-                blocks.into_iter().try_for_each(|block| nodes.push(block).map(|place| places.push(place)));
+            let mut nodes = Appender::of_old_nodes(&self.shared.store, copy);
+            let mut places = Vec::with_capacity(live.len());
+            let pushed = live.iter().try_for_each(|moved| {
+                let beside = moved.beside();
+                let beside = beside.as_deref().unwrap_or_default();
+                nodes.push_beside(moved.block.clone(), beside).map(|place| places.push(place))
+            });
             if let Err(error) = pushed.and_then(|()| nodes.submit()) {
                 let mut core = self.shared.store.core.lock();
                 places.into_iter().for_each(|place| core.release(place));
@@ -444,8 +456,12 @@ impl Pool {
                 (Arc::clone(&core.clock), core.next_block, core.entries.records())
             };
             let age = |moved: &Moved| clock.age(moved.ptr.id, now);
-            let classes: Vec<u8> = live.iter().map(|moved| heat::class_of(age(moved), records)).collect();
-            self.shared.store.append_by_class(&classes, &blocks, Watermark::Clean)?
+            let unplaced = |moved: &Moved| {
+                let bin = Bin { class: heat::class_of(age(moved), records), copy };
+                Unplaced { bin, beside: moved.beside(), block: moved.block.clone() }
+            };
+            let unplaced: Vec<Unplaced> = live.iter().map(unplaced).collect();
+            self.shared.store.append_by_class(&unplaced, Watermark::Clean)?
         };
         let mut bytes = 0;
         // Two places of one block may have been moved together.
@@ -575,7 +591,19 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NoSpace`] when there is not enough, however much is cleaned.
     pub(crate) fn make_space(&self, bytes: u64, record_size: u32) -> Result<()> {
-        let fits = |core: &Core| self.shared.store.writable_now(core, record_size) >= bytes;
+        self.make_fit(|core| self.shared.store.writable_now(core, record_size) >= bytes)
+    }
+
+    /// The same for so many free segments, besides those that are left to writers.
+    ///
+    /// # Errors
+    /// As [`Pool::make_space`].
+    pub(crate) fn make_segments(&self, count: u64) -> Result<()> {
+        let free = |core: &Core| core.groups.values().map(|group| group.free_above(Watermark::Accept)).sum();
+        self.make_fit(|core| count <= free(core))
+    }
+
+    fn make_fit(&self, fits: impl Fn(&Core) -> bool) -> Result<()> {
         let (at_once, tight) = {
             let core = self.shared.store.core.lock();
             (fits(&core), core.is_tight())

@@ -21,7 +21,7 @@ use crate::sealing::Sealed;
 use larder_format::block::BlockKind;
 use larder_format::node::Node;
 use larder_format::root::{Root, RootGroup, ring_slot};
-use larder_format::run::{RunDescriptor, RunId};
+use larder_format::run::{MAX_PLACES, RunDescriptor, RunId};
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::tables::{PIECE_MAX, Table, pieces};
 use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, OpSeq, SegmentId};
@@ -75,6 +75,8 @@ impl How {
 struct NodeBlocks<'p, 'a> {
     pool: &'p Pool,
     blocks: &'a mut Appender<'p>,
+    /// For further places.
+    further: &'a mut [Appender<'p>],
     kind: BlockKind,
     dataset: DatasetId,
 }
@@ -86,7 +88,7 @@ impl NodeSink for NodeBlocks<'_, '_> {
         let first = node.first_key();
         info.level = node.level();
         (info.object, info.key_kind, info.offset) = (first.object, first.kind, first.offset);
-        let ptr = self.blocks.store(info, Codec::Lz4, &node.encode())?;
+        let ptr = self.blocks.store_copies(info, Codec::Lz4, &node.encode(), self.further)?;
         self.pool.shared.store.cache.keep_node(ptr.id, node);
         Ok(ptr)
     }
@@ -148,6 +150,9 @@ impl Pool {
 
     fn commit_unless(&self, how: How, target: Option<OpSeq>) -> Result<CommitId> {
         let export = how.is_last();
+        if export {
+            self.shared.store.close_read_cache();
+        }
         let _one_at_a_time = self.commit_turn();
         let writable = self.shared.store.check_writable();
         let is_there = target.is_some_and(|target| self.shared.intent.notes.lock().has_logged(target));
@@ -430,6 +435,8 @@ impl Pool {
     /// Dirty nodes of datasets become blocks, snapshots are taken of them, and blocks that were dropped die.
     fn seal_datasets(&self, how: How) -> Result<()> {
         let mut blocks = Appender::new(&self.shared.store, SegmentKind::Node);
+        let further = |copy| Appender::of_further_nodes(&self.shared.store, copy);
+        let mut further: Vec<Appender<'_>> = (1..MAX_PLACES as u8).map(further).collect();
         for dataset in self.trees() {
             let mut state = dataset.change();
             let state = &mut *state;
@@ -440,12 +447,14 @@ impl Pool {
                 let mut sink = NodeBlocks {
                     pool: self,
                     blocks: &mut blocks,
+                    further: &mut further[..usize::from(dataset.settings().copies) - 1],
                     kind: BlockKind::Node,
                     dataset: dataset.id(),
                 };
                 state.record.root = Some(state.tree.flush(&mut sink)?);
                 // Readers must find the nodes as soon as the tree is theirs again.
                 blocks.submit()?;
+                further.iter_mut().try_for_each(Appender::submit)?;
             }
             // A snapshot that this commit takes is of the tree as it is now, without them.
             let mut dropped = state.tree.take_dropped();
@@ -453,7 +462,10 @@ impl Pool {
             // The remains of a snapshot are found by them.
             let was_protected =
                 std::mem::replace(&mut state.was_protected_below, state.record.protected_below);
-            dropped.retain(|ptr| is_free_to_die(&mut state.record, *ptr) && ptr.id > was_protected);
+            dropped.retain(|ptr| {
+                let bytes = u64::from(ptr.place.footprint());
+                is_free_to_die(&mut state.record, ptr.id, bytes) && ptr.id > was_protected
+            });
             self.shared.freeing.drop_nodes(dropped);
             // Until the tables have it.
             state.changed = true;
@@ -526,6 +538,7 @@ impl Pool {
         let mut sink = NodeBlocks {
             pool: self,
             blocks: &mut blocks,
+            further: &mut [],
             kind: BlockKind::Table,
             dataset: DatasetId::new(0),
         };

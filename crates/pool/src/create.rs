@@ -219,7 +219,7 @@ pub fn slot_count(size: ByteLen, slot_size: u32, ashift: u8) -> u32 {
 }
 
 /// Slot size for a group whose smallest device has `size` bytes.
-fn slot_size(size: u64) -> u32 {
+pub fn slot_size(size: u64) -> u32 {
     let ideal = (size / SLOTS_PER_DEVICE).max(1);
     let power = 1u64 << ideal.ilog2();
     power.clamp(u64::from(MIN_SLOT), u64::from(MAX_SLOT)) as u32

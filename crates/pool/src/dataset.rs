@@ -7,6 +7,7 @@ use crate::shared::Shared;
 use larder_format::checksum::ChecksumKind;
 use larder_format::items::{Extent, LAST_INODE, NAME_SALT_LEN, NameKey, valid_record_size};
 use larder_format::node::Key;
+use larder_format::run::MAX_PLACES;
 use larder_format::tables::{DatasetRecord, SnapshotRecord};
 use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, InodeId, Timestamp};
 use larder_mutants::{Mutant, mutated, point};
@@ -68,6 +69,8 @@ pub struct Settings {
     pub dedup: Dedup,
     /// Whether the root directory lists `.zfs`.
     pub snapdir: bool,
+    /// Places of each of its blocks.
+    pub copies: u8,
 }
 
 /// Usage of a dataset, bytes.
@@ -244,6 +247,10 @@ impl Dataset {
     pub fn settings(&self) -> Settings {
         *self.settings.read()
     }
+    /// The same, if these properties were set.
+    pub fn settings_with(&self, properties: &BTreeMap<String, String>) -> Settings {
+        settings_from(self.settings(), properties)
+    }
     /// The properties that it has itself, not inherited: set on it, and brought by streams.
     pub fn own_properties(&self) -> OwnProperties {
         self.own.read().clone()
@@ -265,6 +272,11 @@ impl Dataset {
     /// Whether a block is its origin's, if it is there, and charged to that.
     pub fn is_inherited(&self, id: BlockId) -> bool {
         self.state.read().record.is_inherited(id)
+    }
+
+    /// Whether a snapshot, or the origin, may have a block, and holds it when this one has it no more.
+    pub fn is_protected(&self, id: BlockId) -> bool {
+        id <= self.state.read().record.protected_below
     }
 
     /// The block of its root as it is committed: another with each change.
@@ -338,7 +350,7 @@ impl Dataset {
         if state.tree.take_blurred() {
             note_blurred(op.shared());
         }
-        let more = state.tree.dirty_bytes() as i64 - dirty as i64;
+        let more = (state.tree.dirty_bytes() as i64 - dirty as i64) * i64::from(self.settings().copies);
         op.shared().store.unsealed.fetch_add(more, Ordering::Relaxed);
         if result.is_err() && touched {
             drop(op.shared().store.suspend("an operation failed halfway; the last commit is intact".into()));
@@ -582,23 +594,23 @@ impl Update<'_> {
         self.touch();
     }
 
-    /// An extent now names this block of `logical` plain bytes.
-    pub fn link_block(&mut self, ptr: BlockPtr, logical: u64) {
+    /// This extent names its block now.
+    pub fn link_block(&mut self, extent: &Extent) {
         let record = &mut self.state.record;
-        record.referenced += u64::from(ptr.place.footprint());
-        if record.is_inherited(ptr.id) {
-            record.inherited += u64::from(ptr.place.footprint());
+        record.referenced += extent.charged();
+        if record.is_inherited(extent.ptr.id) {
+            record.inherited += extent.charged();
         }
-        record.stored += u64::from(ptr.place.stored);
-        record.logical += logical;
+        record.stored += u64::from(extent.ptr.place.stored);
+        record.logical += u64::from(extent.logical);
         self.touch();
     }
 
-    /// A further extent, of this dataset or another, names a block of `logical` plain bytes that an extent names
-    /// already: the block is shared from now on, and nobody but GC frees it.
-    pub fn share_block(&mut self, ptr: BlockPtr, logical: u64) {
-        self.link_block(ptr, logical);
-        self.shared.freeing.note_shared(ptr.id);
+    /// This extent is a further one, of this dataset or another, that names its block: that is shared from now on, and
+    /// nobody but GC frees it.
+    pub fn share_block(&mut self, extent: &Extent) {
+        self.link_block(extent);
+        self.shared.freeing.note_shared(extent.ptr.id);
     }
 
     /// The extent that names this block has another key from now on. What a snapshot has under the old one, or what
@@ -610,21 +622,21 @@ impl Update<'_> {
         self.touch();
     }
 
-    /// An extent no longer names this block of `logical` plain bytes; it dies with the commit when neither a
-    /// snapshot nor another extent can hold it.
-    pub fn drop_block(&mut self, ptr: BlockPtr, logical: u64) {
-        let record = &mut self.state.record;
-        record.referenced = record.referenced.saturating_sub(u64::from(ptr.place.footprint()));
+    /// This extent names its block no longer; that dies with the commit when neither a snapshot nor another extent can
+    /// hold it.
+    pub fn drop_block(&mut self, extent: &Extent) {
+        let (record, ptr) = (&mut self.state.record, extent.ptr);
+        record.referenced = record.referenced.saturating_sub(extent.charged());
         if record.is_inherited(ptr.id) {
-            record.inherited = record.inherited.saturating_sub(u64::from(ptr.place.footprint()));
+            record.inherited = record.inherited.saturating_sub(extent.charged());
         }
         record.inherited = record.inherited.min(record.referenced);
         record.stored = record.stored.saturating_sub(u64::from(ptr.place.stored));
-        record.logical = record.logical.saturating_sub(logical);
+        record.logical = record.logical.saturating_sub(u64::from(extent.logical));
         self.shared.damage.doubt(self.dataset, ptr.id);
         if mutated(Mutant::EarlyReuse) {
             self.shared.freeing.free_now(ptr);
-        } else if is_free_to_die(record, ptr) {
+        } else if is_free_to_die(record, ptr.id, extent.charged()) {
             self.shared.freeing.drop_records([ptr]);
         }
         self.touch();
@@ -673,11 +685,12 @@ impl Update<'_> {
     }
 }
 
-/// Whether a block that the head of `record` dropped is held by none of its snapshots; else they hold it.
-pub(crate) fn is_free_to_die(record: &mut DatasetRecord, ptr: BlockPtr) -> bool {
-    let free = ptr.id > record.protected_below || mutated(Mutant::ProtectionIgnored);
+/// Whether a block that the head of `record` dropped is held by none of its snapshots; else they hold it, and what was
+/// charged for it.
+pub(crate) fn is_free_to_die(record: &mut DatasetRecord, id: BlockId, charged: u64) -> bool {
+    let free = id > record.protected_below || mutated(Mutant::ProtectionIgnored);
     if !free {
-        record.held += u64::from(ptr.place.footprint());
+        record.held += charged;
     }
     free
 }
@@ -707,6 +720,11 @@ pub(crate) fn settings_from(base: Settings, values: &BTreeMap<String, String>) -
             "dedup" => settings.dedup = value.parse().unwrap_or(settings.dedup),
             "xattr" => settings.xattr = value != "off",
             "snapdir" => settings.snapdir = value == "visible",
+            "copies" => {
+                let copies =
+                    value.parse().ok().filter(|&copies| (1..=MAX_PLACES).contains(&usize::from(copies)));
+                settings.copies = copies.unwrap_or(settings.copies);
+            }
             "atime" => {
                 settings.atime = match value.as_str() {
                     "off" => Atime::Off,

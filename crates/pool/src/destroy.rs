@@ -282,7 +282,7 @@ impl Pool {
                 }
             })?;
             for extent in dead {
-                tree.drop_block(extent.ptr, u64::from(extent.logical));
+                tree.drop_block(&extent);
             }
             Ok(taken)
         })

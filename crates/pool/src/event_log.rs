@@ -296,7 +296,7 @@ impl EventLog {
 
     /// Tells of devices that failed requests or changed their state since the last call.
     pub(crate) fn observe(&self, store: &Store) {
-        for member in store.members.iter().chain(store.members.spares()) {
+        for member in store.members.all() {
             let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
             let counters = &member.counters;
             let now = Known {

@@ -48,7 +48,7 @@ impl Found {
         if let Some(timeout) =
             contents.properties.get(&DatasetId::new(0)).and_then(|own| device_timeout(own.local()))
         {
-            store.members.iter().for_each(|member| member.set_timeout(timeout));
+            store.members.all().for_each(|member| member.set_timeout(timeout));
         }
         for (table, number, value) in std::mem::take(&mut contents.kept) {
             match table {
@@ -157,7 +157,7 @@ fn adopt_segment(store: &Store, damage: &Damage, record: &SegmentRecord, root: &
     core.entries.insert(entry);
     if record.state == SegmentState::Open && record.kind != SegmentKind::Log {
         if core.fits(record.id) {
-            core.streams.insert((record.kind, record.class, record.group), record.id);
+            core.streams.insert((record.kind, record.class, record.copy, record.group), record.id);
         } else {
             core.close_segment(record.id);
         }

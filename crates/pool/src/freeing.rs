@@ -568,7 +568,8 @@ impl Freeing {
                 let about = || freeing.record.queued_bytes / freeing.record.queued_blocks.max(1);
                 let bytes = match target {
                     Some(_) => about().max(1),
-                    None => places.iter().map(|place| u64::from(place.footprint())).sum(),
+                    // As it was counted, by the hint, which tells of one place.
+                    None => places.first().map_or(0, |place| u64::from(place.footprint())),
                 };
                 freeing.dequeued(id, bytes);
                 if delta.set.contains(Marks::SHARED) {
@@ -609,7 +610,7 @@ impl Freeing {
                 return false;
             }
             self.forget_block(&mut map, id);
-            freeing.dequeued(id, places.iter().map(|place| u64::from(place.footprint())).sum());
+            freeing.dequeued(id, places.first().map_or(0, |place| u64::from(place.footprint())));
         }
         self.give_back(places.iter().map(|&place| (id, place)));
         true

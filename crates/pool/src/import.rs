@@ -8,7 +8,7 @@ use crate::assemble::Parts;
 use crate::dataset::ROOT_DATASET;
 use crate::event_log::EventLog;
 use crate::found::Found;
-use crate::open::{Importable, Standing, holds};
+use crate::open::{Importable, Standing, holds, lacks_slots};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Entropy};
 use larder_format::checksum::Sums;
@@ -70,11 +70,13 @@ impl Pool {
             return Err(reason.into());
         }
         if !plan.complete {
-            let present = [Standing::Current, Standing::Spare, Standing::Rebuilding, Standing::Waiting];
-            let lost: Vec<_> = plan.devices.iter().filter(|d| !present.contains(&d.standing)).collect();
+            use Standing::{Current, Rebuilding, Spare, Waiting};
+            let present = [Current, Spare, Rebuilding, Waiting];
+            let counted = plan.root.devices.iter().zip(&plan.devices).filter(|(known, _)| !known.is_cache);
+            let counted: Vec<_> = counted.map(|(_, device)| &device.standing).collect();
             return Err(Refusal::TooFewDevices {
-                lost: lost.len(),
-                all: plan.devices.len(),
+                lost: counted.iter().filter(|standing| !present.contains(standing)).count(),
+                all: counted.len(),
                 pool: plan.name,
             }
             .into());
@@ -113,11 +115,11 @@ impl Pool {
         let created = any.created;
         let slot_size =
             |group| root.groups.iter().find(|it| it.index == group).map_or(MIN_SLOT, |it| it.slot_size);
-        let (mut members, mut spares) = (Vec::new(), Vec::new());
+        let (mut members, mut others) = (Vec::new(), Vec::new());
         for (candidate, known) in plan.devices.into_iter().zip(&root.devices) {
             let mut holds_less = None;
             let state = match candidate.standing {
-                Standing::Current | Standing::Spare => MemberState::Online,
+                Standing::Current | Standing::Spare | Standing::Cache => MemberState::Online,
                 Standing::Rebuilding => MemberState::Rebuilding,
                 Standing::Waiting => MemberState::Waiting,
                 Standing::Missing => MemberState::Missing,
@@ -131,14 +133,21 @@ impl Pool {
                 let writer = held.map_or(Incarnation::new(0), |held| holds(&root.history, held).1);
                 holds_less = Some((through, writer));
             }
-            let present = candidate.found.map(|found| (found.device, found.label));
-            let mut member = Member::new(known, slot_size(known.group), present, state, &world.clock);
+            let mut present = candidate.found.map(|found| (found.device, found.label));
+            let mut size = slot_size(known.group);
+            if let Some((_, label)) = present.as_ref().filter(|_| known.is_cache) {
+                size = label.slot_size;
+                present = present.filter(|(_, label)| lacks_slots(label, size, known.slot_count).is_none());
+            }
+            let state =
+                if present.is_none() && state == MemberState::Online { MemberState::Missing } else { state };
+            let mut member = Member::new(known, size, present, state, &world.clock);
             if let Some(holds) = holds_less {
                 member = member.of_older_copy(holds);
             }
-            if known.state == DeviceState::Spare { spares.push(member) } else { members.push(member) }
+            if known.state == DeviceState::Spare { others.push(member) } else { members.push(member) }
         }
-        let members = Members::new(members, spares, root.next_device);
+        let members = Members::new(members, others, root.next_device);
         let groups: BTreeMap<_, _> = root
             .groups
             .iter()

@@ -403,7 +403,9 @@ impl IntentLog {
             let slot_size = self.store.members.get(segment.slots[0].device).slot_size;
             let step = self.store.core.lock().groups[&segment.group].step();
             let room = slot_size - intent.offset;
-            if let Some(plan) = stripe::plan(segment.layout, step, room, u32::MAX, &[footprint]) {
+            if let Some(plan) =
+                stripe::plan(segment.layout, step, room, u32::MAX, &[footprint], stripe::anywhere)
+            {
                 break (segment, intent.offset, plan);
             }
             let next_is_named = intent.segments.get(1).is_some_and(|(_, named)| *named <= durable);

@@ -455,6 +455,11 @@ impl Damage {
         (!ledger.wanted.is_empty()).then(|| std::mem::take(&mut ledger.wanted))
     }
 
+    /// Whether ranges of columns are to be looked for.
+    pub fn has_wanted_ranges(&self) -> bool {
+        !self.ledger.lock().wanted.ranges.is_empty()
+    }
+
     /// Whether there is something to be looked for.
     pub fn has_wanted(&self) -> bool {
         !self.ledger.lock().wanted.is_empty()

@@ -46,9 +46,9 @@ struct Tally(HashMap<u64, (u64, BlockId)>);
 impl Tally {
     /// A snapshot holds these blocks; older snapshots come before newer ones.
     fn add(&mut self, high: BlockId, alone: &Alone) {
-        for (ptr, owner) in alone.records.iter().zip(&alone.owners) {
+        for (owner, charged) in &alone.charges {
             let (bytes, newest) = self.0.entry(*owner).or_default();
-            *bytes += u64::from(ptr.place.footprint());
+            *bytes += charged;
             *newest = high;
         }
         if self.0.len() > TALLIED {

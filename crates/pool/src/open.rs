@@ -299,6 +299,8 @@ pub enum Standing {
     Offline(CommitId),
     /// It holds nothing and waits to be needed.
     Spare,
+    /// It has copies of blocks, which nothing rests on.
+    Cache,
     /// No device was found for it.
     Missing,
 }
@@ -390,7 +392,10 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
             remarks.push(format!("{path} {text}; it is not used"));
             continue;
         }
-        if let Some(branch) = device.root.as_ref().filter(|held| is_branch(&root.history, known, held)) {
+        let holds_roots = !known.is_cache;
+        if let Some(branch) =
+            device.root.as_ref().filter(|held| holds_roots && is_branch(&root.history, known, held))
+        {
             let since = branch.history.first().map_or(branch.commit, |import| import.first);
             refusal = Some(Refusal::WrittenApart { device: path, since });
         }
@@ -402,7 +407,7 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
                 let (a, b) = (commit_of(&device), commit_of(&other));
                 let (newer, older) = if a > b { (device, other) } else { (other, device) };
                 let (new, old) = (newer.device.name(), older.device.name());
-                if a == b {
+                if a == b && !known.is_cache {
                     refusal = Some(Refusal::Copies { one: new, other: old, guid: newer.label.device });
                 } else {
                     remarks.push(format!("{old} is an older copy of {new} and is not used"));
@@ -430,6 +435,7 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
                 // Nobody is to bring it back unasked.
                 (None, DeviceState::Offline) => Standing::Offline(known.good_through),
                 (None, _) => Standing::Missing,
+                (Some(_), DeviceState::Spare) if known.is_cache => Standing::Cache,
                 (Some(_), DeviceState::Spare) => Standing::Spare,
                 (Some(device), DeviceState::Offline) => Standing::Offline(through(device)),
                 (Some(device), DeviceState::Current) if missed_none(device) => Standing::Current,

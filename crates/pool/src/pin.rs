@@ -35,7 +35,7 @@ impl Pool {
                 .map_or((None, BlockId::new(0)), |of| (of.root.map(|root| (root, of.high)), of.high));
             let origin = origins.len() as u32;
             origins.push(lineage);
-            let mut add = |name, root, referenced, inherited, predecessor, protected_below| {
+            let mut add = |name, is_head, root, referenced, inherited, predecessor, protected_below| {
                 let number = members.len() as u32;
                 members.push(PinnedTree {
                     number,
@@ -44,6 +44,7 @@ impl Pool {
                     inherited_below,
                     origin,
                     name,
+                    is_head,
                     root,
                     referenced,
                     inherited,
@@ -54,7 +55,7 @@ impl Pool {
             for snapshot in snapshots.taken {
                 if let Some(root) = snapshot.root {
                     let name = format!("{of}@{}", snapshot.name).into();
-                    add(name, root, snapshot.referenced, None, predecessor, protected_below);
+                    add(name, false, root, snapshot.referenced, None, predecessor, protected_below);
                 }
                 predecessor = snapshot.root.map(|root| (root, snapshot.high));
                 protected_below = snapshot.high;
@@ -62,7 +63,7 @@ impl Pool {
             held = held.saturating_add(state.record.held);
             if let Some(root) = state.tree.committed_root() {
                 let inherited = state.record.origin.map(|_| state.record.inherited);
-                add(of, root, state.record.referenced, inherited, predecessor, protected_below);
+                add(of, true, root, state.record.referenced, inherited, predecessor, protected_below);
             }
         }
         let left = self.freeing().left_bytes();

@@ -50,6 +50,8 @@ pub struct PinnedTree {
     pub origin: u32,
     /// For people: the dataset's name, or the snapshot's.
     pub name: Arc<str>,
+    /// It is the dataset's tree, and not a snapshot's.
+    pub is_head: bool,
     /// Its root.
     pub root: BlockPtr,
     /// Footprints of what its extents name, bytes, as its record has it.

@@ -43,7 +43,7 @@ pub trait FrontEnd: Send + Sync {
     fn freeing_bytes(&self) -> u64;
     /// Goes on with removing that: at most `max` records. True while there is more to do.
     fn reap_step(&self, max: usize) -> Result<bool>;
-    /// Gives live files blocks of their own: see [`Pool::renew`].
+    /// Gives live files other blocks with the same bytes: see [`Pool::renew`].
     fn renew(&self, renewal: &Renewal) -> Result<Renewed>;
 }
 

@@ -6,6 +6,7 @@
 //! [`Property::display`] is the way to what a person reads. What takes effect where is told by each
 //! property's `about`.
 
+use larder_format::run::MAX_PLACES;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use thiserror::Error;
@@ -29,6 +30,8 @@ pub enum Kind {
     Percent(u64, u64),
     /// A factor, with two decimals.
     Ratio,
+    /// A part of a whole, or more than all of it, up to this; with two decimals.
+    Share(u64),
     /// Seconds since 1970-01-01 UTC.
     Time,
     /// An absolute path, `none` or `legacy`.
@@ -219,6 +222,10 @@ pub static DATASET: &[Property] = &[
         "how stored blocks are verified; takes effect on what is written from now on"),
     settable("compression", COMPRESSION, Some("lz4"), true, "on | off | lz4 | gzip | gzip-1..9 | zstd | zstd-1..19",
         "how records are compressed (on = lz4, gzip = gzip-6, zstd = zstd-3); takes effect on what is written from now on").column("compress"),
+    settable("copies", Kind::Number(1, MAX_PLACES as u64), Some("1"), true, "1 | 2 | 3",
+        "how many times each record is stored, besides what mirrors and parity keep, as far from one another as the \
+         pool's groups and devices let them be: what cannot be read at one place is read at another, and healed; \
+         space and quotas count them all; takes effect on what is written from now on"),
     settable("dedup", Kind::Word(&["off", "on", "verify", "later"]), Some("off"), true, "off | on | verify | later",
         "whether a record that is in the pool already, in whatever dataset has it on, is shared instead of being \
          stored again; verify, only after comparing every byte; both take effect on what is written from now on; \
@@ -248,6 +255,8 @@ pub static DATASET: &[Property] = &[
         "what is kept for it and all below it; for everybody else it is used").column("reserv"),
     settable("refreservation", Kind::Limit, Some("0"), false, LIMIT,
         "what is kept for its own files, without what is below it").column("refreserv"),
+    settable("secondarycache", Kind::Word(&["all", "metadata", "none"]), Some("all"), true, "all | metadata | none",
+        "what of it cache devices get copies of; those that are there stay until others need the room"),
     kept("snapshots_frequently", "how many of the snapshots that are taken by themselves every 15 minutes are kept; as snapshots_hourly"),
     kept("snapshots_hourly", "how many of the snapshots that are taken by themselves every hour (UTC) are kept: none, neither \
         are any taken, nor do those go that there are; 0, all of them go; takes effect within a minute"),
@@ -294,6 +303,9 @@ pub static POOL: &[Property] = &[
         "the memory that the pool may take, cache included; takes effect at once"),
     settable("metadata_share", Kind::Percent(5, 95), Some("50"), false, "5 to 95 (percent)",
         "the share of the cache that data may not take from metadata; takes effect at once"),
+    settable("cache_writes", Kind::Share(100), Some("0.30"), false, "0 to 100, with two decimals, or <percent>%",
+        "how much of their size may be written to cache devices in a day, so that they last; what fills them for the \
+         first time does not count; 0, nothing is written to them; takes effect at once").column("cachewrites"),
     settable("device_timeout", Kind::Number(1, 3600), Some("15"), false, "1 to 3600 (seconds)",
         "for how long a device may leave a write or flush unanswered before the pool goes on without it; takes \
          effect at once").column("devtimeout"),
@@ -431,6 +443,7 @@ impl Property {
                 number(least..=most, given.strip_suffix('%').unwrap_or(given).parse().ok())
             }
             Kind::Ratio | Kind::Time => None,
+            Kind::Share(most) => parse_share(given, most),
             Kind::MountPoint => parse_mountpoint(given),
             Kind::Window if given == "none" => Some(given.to_owned()),
             Kind::Window => Window::parse(given).map(|window| window.to_string()),
@@ -464,6 +477,22 @@ impl Property {
     pub fn is_number(&self) -> bool {
         !matches!(self.kind, Kind::Word(_) | Kind::MountPoint | Kind::Window | Kind::Text(_))
     }
+}
+
+/// `0.3`, `.5`, `2` or `30%` with two decimals.
+fn parse_share(given: &str, most: u64) -> Option<String> {
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let hundredths = match given.strip_suffix('%') {
+        Some(percent) => percent.parse().ok().filter(|_| digits(percent))?,
+        None => {
+            let (whole, part) = given.split_once('.').unwrap_or((given, "0"));
+            let is_number = digits(whole) && digits(part) && (1..=2).contains(&part.len());
+            let whole = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()? };
+            let part = format!("{part:0<2}").parse::<u64>().ok().filter(|_| is_number)?;
+            whole.checked_mul(100)?.checked_add(part).filter(|_| !given.is_empty())?
+        }
+    };
+    (hundredths <= most * 100).then(|| format!("{}.{:02}", hundredths / 100, hundredths % 100))
 }
 
 fn parse_mountpoint(given: &str) -> Option<String> {
@@ -657,6 +686,30 @@ mod tests {
         assert_eq!(parse_pool("ashift", "13", true), Ok(("ashift".into(), "13".into())));
         assert_eq!(parse_pool("ashift", "13", false), Err(PropertyError::AtCreation("ashift")));
         assert!(parse_pool("ashift", "9", true).is_err());
+    }
+
+    #[test]
+    fn shares_are_numbers_or_per_cent() {
+        for (given, exact) in [
+            ("0", Some("0.00")),
+            ("0.3", Some("0.30")),
+            (".5", Some("0.50")),
+            ("1.25", Some("1.25")),
+            ("30%", Some("0.30")),
+            ("100", Some("100.00")),
+            ("100.01", None),
+            ("", None),
+            (".", None),
+            ("1.", None),
+            ("-1", None),
+            ("+1", None),
+            ("0.333", None),
+            ("%", None),
+            ("1e3", None),
+        ] {
+            let parsed = parse_pool("cache_writes", given, false).ok().map(|(_, exact)| exact);
+            assert_eq!(parsed.as_deref(), exact, "{given}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::accounts::Account;
 pub use crate::accounts::{Limits, Share, record_claim};
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, Settings};
 use crate::pool::Pool;
 use crate::property::LIMIT_MAX;
 use larder_format::DatasetId;
@@ -51,13 +51,14 @@ impl Pool {
     /// [`PoolError::NoSpace`].
     pub fn check_room(&self, dataset: &Dataset, bytes: u64, replaces: impl Fn() -> bool) -> Result<()> {
         let (mine, others) = self.shared.accounts.reservations(dataset.id());
-        let record_size = dataset.settings().record_size;
+        let Settings { record_size, copies, .. } = dataset.settings();
+        let bytes = bytes.saturating_mul(copies.into());
         let needed =
             bytes.saturating_add(others).saturating_add(self.reservation_overhead(others, record_size));
         if self.shared.store.has_plenty(needed, bytes, record_size) {
             return Ok(());
         }
-        let kept = || self.shared.store.space_above(record_size, Watermark::Reserved).available;
+        let kept = || self.shared.store.space_above(record_size, copies, Watermark::Reserved).available;
         match self.find_space(needed, record_size) {
             Err(PoolError::NoSpace) if bytes <= mine || replaces() => {
                 // Dirty data counts in full until it is stored, and the data it replaces is dead only then.

@@ -44,15 +44,15 @@ const STEP: usize = 64;
 #[derive(Default)]
 pub(crate) struct Alone {
     pub(crate) records: Vec<BlockPtr>,
-    /// Numbers of the inodes that refer to the records.
-    pub(crate) owners: Vec<u64>,
+    /// Number of the inode that refers to each record, and what that was charged for it.
+    pub(crate) charges: Vec<(u64, u64)>,
     pub(crate) nodes: Vec<BlockPtr>,
     /// Footprints of nodes that cannot be read; of those that are not there, a byte each.
     pub(crate) unread: u64,
 }
 
 impl Alone {
-    /// Footprints of the blocks, bytes.
+    /// Bytes charged for the blocks.
     pub(crate) fn bytes(&self) -> u64 {
         let nodes = self.nodes.iter().map(|ptr| u64::from(ptr.place.footprint()));
         self.records_bytes() + nodes.sum::<u64>()
@@ -60,18 +60,19 @@ impl Alone {
 
     /// Those of the records.
     pub(crate) fn records_bytes(&self) -> u64 {
-        self.records.iter().map(|ptr| u64::from(ptr.place.footprint())).sum()
+        self.charges.iter().map(|(_, charged)| charged).sum()
     }
 
     fn take(&mut self, remain: Remain<'_>, floor: BlockId) {
         match remain {
             Remain::Node(ptr) => self.nodes.push(ptr),
             Remain::Entry(key, old, new) if key.kind == EXTENT => {
-                let of = |value: &[u8]| Extent::decode(value).ok().map(|extent| extent.ptr);
-                let Some(ptr) = of(old) else { return };
-                if ptr.id > floor && new.and_then(of).is_none_or(|new| new.id != ptr.id) {
-                    self.records.push(ptr);
-                    self.owners.push(key.object);
+                let of = |value: &[u8]| Extent::decode(value).ok();
+                let Some(old) = of(old) else { return };
+                let id = old.ptr.id;
+                if id > floor && new.and_then(of).is_none_or(|new| new.ptr.id != id) {
+                    self.records.push(old.ptr);
+                    self.charges.push((key.object, old.charged()));
                 }
             }
             Remain::Entry(..) => {}

@@ -1,5 +1,6 @@
 //! Outcome of a pass over stored records.
 
+use crate::dataset::Settings;
 use larder_format::DatasetId;
 use larder_format::node::Key;
 
@@ -18,6 +19,8 @@ pub struct Tally {
     pub after: u64,
     /// Records that could not be read, or not be compared.
     pub unread: u64,
+    /// Bytes of those that files gave up and snapshots hold, or other files.
+    pub kept: u64,
 }
 
 impl Tally {
@@ -29,12 +32,24 @@ impl Tally {
         self.before += other.before;
         self.after += other.after;
         self.unread += other.unread;
+        self.kept += other.kept;
     }
 }
 
-/// Part of a dataset's live files, whose extents are to get blocks of their own.
+/// Purpose of a [`Renewal`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renew {
+    /// Extents get blocks of their own, as those are stored.
+    Own,
+    /// Files whose records are cut otherwise than these settings say are cut anew.
+    Records(Settings),
+}
+
+/// Part of a dataset's live files, whose extents are to get other blocks with the same bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Renewal {
+    /// The purpose.
+    pub what: Renew,
     /// The dataset.
     pub dataset: DatasetId,
     /// Where to go on.
@@ -52,6 +67,8 @@ pub struct Renewed {
     pub tally: Tally,
     /// Stored bytes of the extents that were looked at.
     pub examined: u64,
+    /// Stored bytes of those that were passed over.
+    pub skipped: u64,
     /// Where to go on, if there is more.
     pub next: Option<Key>,
 }

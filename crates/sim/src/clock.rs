@@ -1,4 +1,4 @@
-//! Time that moves when a test says so.
+//! Time that moves when a test says so, and while somebody waits for a disk.
 
 use larder_device::Clock;
 use larder_format::Timestamp;
@@ -10,7 +10,8 @@ const NANOS_PER_SEC: i128 = 1_000_000_000;
 /// Time that a reading of the clock takes, so that no two stamps are equal.
 const TICK: Duration = Duration::from_micros(1);
 
-/// A clock that is advanced by hand; each reading moves it on by a microsecond.
+/// A clock that is advanced by hand; each reading moves it on by a microsecond. Where devices are disks
+/// ([`crate::SimWorld::spin`]), it also moves on to what is waited for.
 #[derive(Debug)]
 pub struct SimClock(Mutex<Time>);
 
@@ -31,6 +32,17 @@ impl SimClock {
     /// Lets time pass.
     pub fn advance(&self, by: Duration) {
         self.0.lock().elapsed += by;
+    }
+
+    /// Time since it was made. This is no reading: it does not move on.
+    pub fn elapsed(&self) -> Duration {
+        self.0.lock().elapsed
+    }
+
+    /// Lets time pass up to there, if that is to come.
+    pub(crate) fn advance_to(&self, elapsed: Duration) {
+        let mut time = self.0.lock();
+        time.elapsed = time.elapsed.max(elapsed);
     }
 
     /// Sets the wall clock, forwards or back, as an administrator may; monotonic time is unmoved.

@@ -1,16 +1,21 @@
 //! Simulated devices, their world and their faults.
 
+use crate::arm::{Arm, pass};
+use crate::clock::SimClock;
 use crate::cut::Survival;
 use crate::image::DeviceImage;
 use crate::rng::Rng;
 use crate::trace::{Event, Trace};
 use larder_device::AlignedBuf;
-use larder_device::{ALIGN, Completion, Device, DeviceError, Outcome, Pending, Request};
+use larder_device::{
+    ALIGN, Completion, Device, DeviceError, DiskShape, DiskWork, Outcome, Pending, Request, VirtualTime,
+};
 use larder_format::{ByteLen, DeviceOffset};
 use larder_sync::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// `EIO`, what most broken disks say.
 const EIO: i32 = 5;
@@ -132,6 +137,8 @@ struct Media {
     late: Vec<(Ticket, DeviceOffset, ByteLen)>,
     /// Flushes whose outcome nobody has taken, with the events that they will be.
     flushing: Vec<(Ticket, Event)>,
+    /// The arm that answers, of a disk.
+    arm: Option<Arm>,
     counters: Counters,
 }
 
@@ -139,6 +146,8 @@ struct State {
     media: Vec<Media>,
     trace: Trace,
     next_ticket: Ticket,
+    /// The time of disks, once there are any.
+    clock: Option<Arc<SimClock>>,
 }
 
 /// Some devices and their common history.
@@ -167,6 +176,7 @@ impl SimWorld {
             media,
             trace: Trace { start: images, events: Vec::new() },
             next_ticket: 0,
+            clock: None,
         })))
     }
 
@@ -191,6 +201,12 @@ impl SimWorld {
         (0..count).map(|index| Arc::new(self.device(index)) as Arc<dyn Device>).collect()
     }
 
+    /// Makes disks of this shape of all devices: [`SimDevice::spin`].
+    pub fn spin(&self, shape: DiskShape, clock: &Arc<SimClock>) {
+        let count = self.0.lock().media.len();
+        (0..count).for_each(|index| self.device(index).spin(shape, clock));
+    }
+
     /// Notes in the trace that something happened here.
     pub fn mark(&self, mark: u64) {
         self.0.lock().trace.events.push(Event::Mark(mark));
@@ -207,6 +223,15 @@ impl SimWorld {
     }
 }
 
+impl VirtualTime for SimWorld {
+    fn pass(&self, limit: Duration) -> Option<Duration> {
+        let mut state = self.0.lock();
+        let State { media, clock, .. } = &mut *state;
+        let mut arms: Vec<_> = media.iter_mut().filter_map(|media| media.arm.as_mut()).collect();
+        pass(clock.as_ref()?, &mut arms, limit)
+    }
+}
+
 impl Media {
     fn new(image: DeviceImage) -> Self {
         Self {
@@ -217,6 +242,7 @@ impl Media {
             open: Vec::new(),
             late: Vec::new(),
             flushing: Vec::new(),
+            arm: None,
             counters: Counters::default(),
         }
     }
@@ -358,6 +384,22 @@ impl State {
         }
     }
 
+    /// Answers a request that was performed: now, or when the device's arm has done its work.
+    fn answer(
+        &mut self,
+        device: usize,
+        ticket: Ticket,
+        request: &Request,
+        outcome: Outcome,
+    ) -> Pending<Outcome> {
+        let is_there = !matches!(outcome, Err(DeviceError::Gone | DeviceError::Range));
+        let arm = self.media[device].arm.as_mut().filter(|_| is_there);
+        match (arm, DiskWork::of(request), &self.clock) {
+            (Some(arm), Some(work), Some(clock)) => arm.ask(clock.elapsed(), ticket, work, outcome),
+            _ => Pending::done(outcome),
+        }
+    }
+
     /// The caller knows now that this request is done.
     fn taken(&mut self, device: usize, ticket: Ticket) {
         let media = &mut self.media[device];
@@ -403,6 +445,21 @@ impl SimDevice {
             let fault = state.media[self.index].strike(&request);
             completion.complete(state.perform(self.index, ticket, &request, fault));
         }
+    }
+
+    /// From now on it answers when a disk of this shape would have, by `clock`, which is the one clock of its world and
+    /// of what runs on it: time passes while somebody waits, up to the answer or the limit of his patience. What
+    /// requests do is as without: they are performed when they are submitted, and what a cut leaves of them has
+    /// nothing to do with the disk's write cache. Discards, requests that hung and requests to a device that is gone
+    /// are answered at once.
+    ///
+    /// A caller takes no time by itself: write after write, each of them flushed, then finds the next place still
+    /// under the head, unless a test advances the clock between them. A thread that waits lets the others' time pass.
+    pub fn spin(&self, shape: DiskShape, clock: &Arc<SimClock>) {
+        let mut state = self.world.0.lock();
+        let own = state.clock.get_or_insert_with(|| Arc::clone(clock));
+        assert!(Arc::ptr_eq(own, clock), "a world has one clock");
+        state.media[self.index].arm = Some(Arm::new(shape));
     }
 
     /// Bit rot: flips some bits, by seed, among the `len` bytes at `offset`, for good.
@@ -475,7 +532,12 @@ impl Device for SimDevice {
             if matches!(fault, Some((Fault::FailFlushes, _))) {
                 self.flush_failed.store(true, Ordering::Relaxed);
             }
-            Pending::done(state.perform(self.index, ticket, &request, fault))
+            let outcome = state.perform(self.index, ticket, &request, fault);
+            state.answer(self.index, ticket, &request, outcome)
+        };
+        let pending = match &state.clock {
+            Some(_) => pending.in_time(Arc::new(self.world.clone())),
+            None => pending,
         };
         let device = self.clone();
         pending.on_taken(move || device.world.0.lock().taken(device.index, ticket))

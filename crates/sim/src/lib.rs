@@ -1,4 +1,5 @@
-//! The device traits in memory, seeded: faults, torn and reordered writes, power cuts, a clock.
+//! The device traits in memory, seeded: faults, torn and reordered writes, power cuts, a clock, the time that disks
+//! take.
 //!
 //! A [`SimWorld`] holds devices that share one ordered [`Trace`] of what reached their media. A test
 //! runs its workload once; afterwards every power cut that could have happened is *replayed* from the
@@ -32,8 +33,11 @@
 //!   nothing until its own outcome is taken: code that does not wait where it must is caught by a cut.
 //! - A flush covers its own device only; the order of unflushed writes, on one device or across devices,
 //!   means nothing after a cut.
+//! - Answers take no time, unless devices are made disks ([`SimDevice::spin`]): then virtual time passes while somebody
+//!   waits, as much as the disk of `larder_device` would have taken.
 //! - The same calls with the same seeds give the same bytes, on every machine.
 
+mod arm;
 mod clock;
 mod cut;
 mod device;

@@ -5,6 +5,7 @@ use crate::headroom::Noted;
 use crate::space::GroupSpace;
 use crate::store::Store;
 use crate::watermark::Watermark;
+use larder_format::run::MAX_PLACES;
 use larder_format::segment::SegmentState;
 use std::sync::atomic::Ordering;
 
@@ -42,16 +43,16 @@ impl Store {
 
     /// Space, for records of `record_size` bytes.
     pub fn space(&self, record_size: u32) -> Space {
-        self.space_above(record_size, Watermark::Available)
+        self.space_above(record_size, 1, Watermark::Available)
     }
 
-    /// As [`Store::space`], for who may go down to `mark`.
-    pub fn space_above(&self, record_size: u32, mark: Watermark) -> Space {
-        self.space_in(&self.core.lock(), record_size, mark)
+    /// As [`Store::space`], all of so many places counted, for who may go down to `mark`.
+    pub fn space_above(&self, record_size: u32, copies: u8, mark: Watermark) -> Space {
+        self.space_in(&self.core.lock(), (record_size, copies), mark)
     }
 
     /// As [`Store::space_above`], with the core at hand.
-    fn space_in(&self, core: &Core, record_size: u32, mark: Watermark) -> Space {
+    fn space_in(&self, core: &Core, (record_size, copies): (u32, u8), mark: Watermark) -> Space {
         let record = record_size.min(self.max_record());
         let mut space = Space::default();
         for group in core.groups.values() {
@@ -61,8 +62,8 @@ impl Store {
             let free = group.unused_segments() + dead.waiting_slots / group.rule.layout.columns() as u64;
             // Space that the reserve lacks is not available, even where a segment is open for it.
             let lacks = reserve.saturating_sub(free) * per_segment;
-            let there = group.available(free.saturating_sub(reserve), dead.bytes, record);
-            space.available += (there + core.open_room(group, record)).saturating_sub(lacks);
+            let there = core.room_of(group, free.saturating_sub(reserve), dead.bytes, (record, copies));
+            space.available += there.saturating_sub(lacks);
         }
         space.available = space.available.saturating_sub(self.dirty.needed());
         space.size = space.size.max(space.available);
@@ -74,7 +75,7 @@ impl Store {
     pub fn writable_now(&self, core: &Core, record_size: u32) -> u64 {
         let taken = self.dirty.needed() + core.footprint_of_nodes(self.unsealed());
         let record = record_size.min(self.max_record());
-        core.storable(record, Watermark::Accept).saturating_sub(taken)
+        core.storable(record, 1, Watermark::Accept).saturating_sub(taken)
     }
 
     /// Whether so much is free that neither is to be won back: `needed` bytes of AVAIL, `bytes` that can be written
@@ -86,7 +87,7 @@ impl Store {
         }
         let core = self.core.lock();
         let plenty = !core.is_tight()
-            && self.space_in(&core, record_size, Watermark::Available).available >= needed
+            && self.space_in(&core, (record_size, 1), Watermark::Available).available >= needed
             && self.writable_now(&core, record_size) >= bytes;
         if plenty {
             self.note_headroom(&core, record_size);
@@ -117,11 +118,16 @@ impl Store {
         columns as u64 * u64::from(record_size)
     }
 
-    /// Up to this many accepted bytes can be stored at once, in records of `record_size`; more might fail
-    /// and be stored for nothing.
-    pub fn storable_now(&self, record_size: u32) -> u64 {
+    /// Up to this many accepted bytes can be stored at once, in records of `record_size`, all of so many places
+    /// counted; more might fail and be stored for nothing.
+    pub fn storable_now(&self, record_size: u32, copies: u8) -> u64 {
         let record = record_size.min(self.max_record());
-        self.core.lock().storable(record, Watermark::Store)
+        self.core.lock().storable(record, copies, Watermark::Store)
+    }
+
+    /// The same of one place more of records that have some, by the copy that it is of.
+    pub fn storable_by_copy(&self, record_size: u32) -> [u64; MAX_PLACES] {
+        self.core.lock().storable_by_copy(record_size.min(self.max_record()), Watermark::Store)
     }
 
     /// Bytes of dead blocks in segments that are kept for what else lives in them, over all columns:

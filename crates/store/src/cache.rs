@@ -39,6 +39,8 @@ pub const DIRTY_SHARE_PERCENT: u64 = 15;
 pub const STRIPES_SHARE_PERCENT: u64 = 10;
 /// Share of the budget for GC, percent; merges have as much again.
 pub const GC_SHARE_PERCENT: u64 = 5;
+/// Share of the budget that knowing copies on faster devices may take, percent: of the cache's.
+pub const COPIES_SHARE_PERCENT: u64 = 10;
 
 /// The RAM cache.
 pub struct Cache {
@@ -48,6 +50,8 @@ pub struct Cache {
     metadata_percent: AtomicU64,
     /// Bytes that the dedup index would have of the cache's share.
     lent: AtomicU64,
+    /// Bytes that knowing copies on faster devices takes.
+    copies: AtomicU64,
     /// Of the look-ups that the records' shards count, those of [`Cache::record_ahead`].
     ahead_hits: AtomicU64,
     ahead_misses: AtomicU64,
@@ -90,6 +94,7 @@ impl Cache {
             memory: AtomicU64::new(memory),
             metadata_percent: AtomicU64::new(metadata_percent),
             lent: AtomicU64::new(0),
+            copies: AtomicU64::new(0),
             ahead_hits: AtomicU64::new(0),
             ahead_misses: AtomicU64::new(0),
         };
@@ -112,6 +117,13 @@ impl Cache {
     /// The dedup index takes `bytes` of memory; the cache makes room for some of them.
     pub fn lend(&self, bytes: u64) {
         if self.lent.swap(bytes, Ordering::Relaxed) != bytes {
+            self.resize();
+        }
+    }
+
+    /// Knowing copies on faster devices takes `bytes`, which the cache does without.
+    pub(crate) fn make_room_for_copies(&self, bytes: u64) {
+        if self.copies.swap(bytes, Ordering::Relaxed) != bytes {
             self.resize();
         }
     }
@@ -141,6 +153,11 @@ impl Cache {
         self.memory() / 100 * GC_SHARE_PERCENT
     }
 
+    /// Bytes of memory for knowing copies on faster devices.
+    pub fn copies_limit(&self) -> u64 {
+        self.memory() / 100 * COPIES_SHARE_PERCENT
+    }
+
     /// The most bytes of records.
     pub fn record_limit(&self) -> u64 {
         self.limits().0
@@ -149,7 +166,8 @@ impl Cache {
     fn limits(&self) -> (u64, u64) {
         let part = self.memory() / 100;
         let lent = self.lent.load(Ordering::Relaxed).min(part * LENT_SHARE_PERCENT);
-        let cache = part * CACHE_SHARE_PERCENT - lent;
+        let copies = self.copies.load(Ordering::Relaxed).min(part * COPIES_SHARE_PERCENT);
+        let cache = part * CACHE_SHARE_PERCENT - lent - copies;
         let nodes = cache / 100 * self.metadata_percent();
         (cache - nodes, nodes)
     }

@@ -8,6 +8,7 @@ use crate::segments::{Readable, SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::watermark::Watermark;
 use larder_format::label::Features;
+use larder_format::run::MAX_PLACES;
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::{BlockId, CommitId, GroupIndex, Incarnation, Place, SegmentId};
 use larder_mutants::{Mutant, mutated};
@@ -17,14 +18,18 @@ use std::sync::Arc;
 /// Ids are leased this far ahead: more than any commit can use.
 pub const LEASE: u64 = 1 << 24;
 
+/// A stream: what its segments hold, how long that is expected to live, which place of its blocks is there, and their
+/// group.
+pub type StreamKey = (SegmentKind, u8, u8, GroupIndex);
+
 /// See the module's text.
 pub struct Core {
     /// All segments.
     pub entries: Segments,
     /// Free slots by group.
     pub groups: Groups,
-    /// The open segment of each stream, by what it holds and how long that is expected to live.
-    pub streams: HashMap<(SegmentKind, u8, GroupIndex), SegmentId>,
+    /// The open segment of each stream.
+    pub streams: HashMap<StreamKey, SegmentId>,
     /// The commit that changes made now belong to.
     pub open_commit: CommitId,
     /// This import.
@@ -79,21 +84,54 @@ impl Core {
         })
     }
 
-    /// Bytes of incompressible records of `record` bytes that open segments of a group have room for.
-    pub fn open_room(&self, group: &GroupSpace, record: u32) -> u64 {
-        let open =
-            self.streams.iter().filter(|((kind, _, at), _)| (*kind, *at) == (SegmentKind::Data, group.index));
-        let room = |id| u64::from(group.slot_size - self.entries[id].height);
-        open.map(|(_, id)| group.writable(room(id), record)).sum()
+    /// Bytes of incompressible records of `record` bytes that open segments of a group have room for, by copy.
+    fn open_rooms(&self, group: &GroupSpace, record: u32) -> [u64; MAX_PLACES] {
+        let mut rooms = [0; MAX_PLACES];
+        for ((kind, _, copy, at), id) in &self.streams {
+            if (*kind, *at) == (SegmentKind::Data, group.index)
+                && let Some(room) = rooms.get_mut(usize::from(*copy))
+            {
+                *room += group.writable(u64::from(group.slot_size - self.entries[id].height), record);
+            }
+        }
+        rooms
     }
 
-    /// Bytes of incompressible records of `record` bytes that can be stored before each group is down to
-    /// `mark`.
-    pub fn storable(&self, record: u32, mark: Watermark) -> u64 {
-        let room = |group: &GroupSpace| {
-            group.available(group.free_above(mark), 0, record) + self.open_room(group, record)
-        };
+    /// Bytes of incompressible records of `record` bytes that open segments of a group have room for, in all places of
+    /// records that have so many: as many times as the one that has least for its segments.
+    fn open_room(&self, group: &GroupSpace, record: u32, copies: u8) -> u64 {
+        let rooms = self.open_rooms(group, record).into_iter().take(copies.into());
+        rooms.min().unwrap_or(0) * u64::from(copies)
+    }
+
+    /// Bytes of incompressible records of `record` bytes, in all of so many places, that a group has room for with so
+    /// many `free` segments, when the `dead` bytes were won back.
+    pub(crate) fn room_of(
+        &self,
+        group: &GroupSpace,
+        free: u64,
+        dead: u64,
+        (record, copies): (u32, u8),
+    ) -> u64 {
+        group.available(free, dead, record) + self.open_room(group, record, copies)
+    }
+
+    /// Bytes of incompressible records of `record` bytes, in all of so many places, that can be stored before each
+    /// group is down to `mark`.
+    pub fn storable(&self, record: u32, copies: u8, mark: Watermark) -> u64 {
+        let room = |group: &GroupSpace| self.room_of(group, group.free_above(mark), 0, (record, copies));
         self.groups.values().map(room).sum()
+    }
+
+    /// The same of one place more, by the copy that it is of: each as if all free segments were to be its.
+    pub fn storable_by_copy(&self, record: u32, mark: Watermark) -> [u64; MAX_PLACES] {
+        let mut storable = [0; MAX_PLACES];
+        for group in self.groups.values() {
+            let free = group.available(group.free_above(mark), 0, record);
+            let open = self.open_rooms(group, record);
+            storable.iter_mut().zip(open).for_each(|(sum, open)| *sum += free + open);
+        }
+        storable
     }
 
     /// Room for records that nodes of `bytes` take, bytes: they lie as copies on as many devices as a layout

@@ -10,6 +10,7 @@ use larder_format::node::{NODE_MAX, Node};
 use larder_format::root::RootImport;
 use larder_format::run::PAGE_MAX;
 use larder_format::{CommitId, Corrupt, Incarnation, Place, Reason};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The most plain bytes that a block of a kind can hold; headers that claim more are refused, before room is made for
@@ -38,7 +39,11 @@ const SHARE_FROM: usize = 48 << 10;
 
 /// The stored bytes of `place`, which begin at `from` of what was read.
 pub fn stored(bytes: AlignedBuf, from: usize, place: Place) -> Bytes {
-    let range = from..from + place.stored as usize;
+    part(bytes, from..from + place.stored as usize)
+}
+
+/// A part of what was read: a block.
+pub fn part(bytes: AlignedBuf, range: Range<usize>) -> Bytes {
     if range.len() < SHARE_FROM {
         Bytes::copy_from_slice(&bytes[range])
     } else {

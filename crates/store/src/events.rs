@@ -72,6 +72,10 @@ pub enum Class {
     UndedupStart,
     /// That ended.
     UndedupFinish,
+    /// Live files begin to be cut into records as their dataset's properties say.
+    RecordsStart,
+    /// That ended.
+    RecordsFinish,
     /// A collection began.
     TraceStart,
     /// A collection ended.
@@ -120,6 +124,8 @@ impl fmt::Display for Class {
             Self::RewriteFinish => "rewrite_finish",
             Self::UndedupStart => "undedup_start",
             Self::UndedupFinish => "undedup_finish",
+            Self::RecordsStart => "records_start",
+            Self::RecordsFinish => "records_finish",
             Self::TraceStart => "trace_start",
             Self::TraceFinish => "trace_finish",
             Self::SnapshotPolicy => "snapshot_policy",

@@ -117,6 +117,8 @@ pub struct Member {
     pub slot_size: u32,
     /// Kind of its device, from the root.
     kind: DeviceKind,
+    /// It has copies of blocks, in no group: see [`crate::read_cache`].
+    pub is_cache: bool,
     /// The member whose place it is to take when it is rebuilt.
     pub stands_for: Option<DeviceIndex>,
     good_through: AtomicU64,
@@ -185,6 +187,7 @@ impl Member {
             slot_count: root.slot_count,
             slot_size,
             kind: root.kind,
+            is_cache: root.is_cache,
             stands_for: root.stands_for,
             good_through: AtomicU64::new(root.good_through.get()),
             good_incarnation: AtomicU64::new(root.incarnation.get()),
@@ -238,9 +241,16 @@ impl Member {
             cursor: SegmentId::new(0),
             incarnation: Incarnation::new(0),
             kind: DeviceKind::Unknown,
+            is_cache: false,
         };
         let slot_size = label.slot_size;
         Self::new(&root, slot_size, Some((device, label)), state, clock)
+    }
+
+    /// The same, for copies of blocks.
+    pub fn for_cache(mut self) -> Self {
+        self.is_cache = true;
+        self
     }
 
     /// The same, whose device is an older copy: it holds no more than that commit.
@@ -282,6 +292,7 @@ impl Member {
             cursor: self.cursor(),
             incarnation,
             kind: self.kind,
+            is_cache: self.is_cache,
         }
     }
 

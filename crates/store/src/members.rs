@@ -36,27 +36,37 @@ struct ByIndex {
     stand_ins: BTreeMap<DeviceIndex, Arc<Member>>,
     /// Devices that hold nothing yet.
     spares: BTreeMap<DeviceIndex, Arc<Member>>,
+    /// Devices with copies of blocks, which count for nothing.
+    caches: BTreeMap<DeviceIndex, Arc<Member>>,
     /// The number that the next new device gets: no number is given twice, so that what a record or a stale label
     /// says of one is never understood of another.
     next: u16,
 }
 
 impl ByIndex {
+    fn other(&self, index: DeviceIndex) -> Option<&Arc<Member>> {
+        self.spares.get(&index).or_else(|| self.caches.get(&index))
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Member>> {
+        self.members.values().chain(self.spares.values()).chain(self.caches.values())
+    }
+
     fn gave(&mut self, index: DeviceIndex) {
         self.next = self.next.max(index.get().saturating_add(1));
     }
 }
 
 impl Members {
-    /// The members given; the next new device gets number `next`, or the one after theirs.
+    /// The members given, and devices of no group; the next new device gets number `next`, or the one after theirs.
     pub fn new(
         members: impl IntoIterator<Item = Member>,
-        spares: impl IntoIterator<Item = Member>,
+        others: impl IntoIterator<Item = Member>,
         next: u16,
     ) -> Self {
         let all = Self(RwLock::new(ByIndex { next, ..ByIndex::default() }));
         members.into_iter().for_each(|member| drop(all.put(Arc::new(member))));
-        spares.into_iter().for_each(|spare| drop(all.put_spare(Arc::new(spare))));
+        others.into_iter().for_each(|other| drop(all.put_other(Arc::new(other))));
         all
     }
 
@@ -68,16 +78,20 @@ impl Members {
         Arc::clone(&self.0.read().members[&index])
     }
 
-    /// The member or spare `index`, if there is one.
+    /// The device `index`, of whatever use, if there is one.
     pub fn find(&self, index: DeviceIndex) -> Option<Arc<Member>> {
         let all = self.0.read();
-        all.members.get(&index).or_else(|| all.spares.get(&index)).cloned()
+        all.members.get(&index).or_else(|| all.other(index)).cloned()
     }
 
-    /// The member or spare whose device has this GUID.
+    /// The member, spare or cache whose device has this GUID.
     pub fn by_guid(&self, guid: DeviceGuid) -> Option<Arc<Member>> {
-        let all = self.0.read();
-        all.members.values().chain(all.spares.values()).find(|member| member.guid == guid).cloned()
+        self.all().find(|member| member.guid == guid)
+    }
+
+    /// All devices, of whatever use: those of groups first.
+    pub fn all(&self) -> std::vec::IntoIter<Arc<Member>> {
+        self.0.read().all().cloned().collect::<Vec<_>>().into_iter()
     }
 
     /// The members that receive writes to the slots of member `index`: itself, and a stand-in.
@@ -97,7 +111,7 @@ impl Members {
         self.0.read().members.contains_key(&index)
     }
 
-    /// All members in the order of their numbers, those who stand for others among them, without spares.
+    /// All members in the order of their numbers, those who stand for others among them, without devices of no group.
     pub fn iter(&self) -> std::vec::IntoIter<Arc<Member>> {
         self.0.read().members.values().cloned().collect::<Vec<_>>().into_iter()
     }
@@ -110,6 +124,11 @@ impl Members {
     /// The spares, in the order of their numbers.
     pub fn spares(&self) -> Vec<Arc<Member>> {
         self.0.read().spares.values().cloned().collect()
+    }
+
+    /// The devices with copies of blocks, in the order of their numbers.
+    pub fn caches(&self) -> Vec<Arc<Member>> {
+        self.0.read().caches.values().cloned().collect()
     }
 
     /// The members that have a place in `group`, in the order of their numbers: the columns of its rule. Those on
@@ -126,7 +145,7 @@ impl Members {
     /// When `more` would make them more than `most`, of which a root can tell; when there is no number left.
     pub fn next_index(&self, more: usize, most: usize) -> Result<DeviceIndex> {
         let all = self.0.read();
-        room_for_devices(all.members.len() + all.spares.len() + more, most)?;
+        room_for_devices(all.all().count() + more, most)?;
         if usize::from(all.next) + more.max(1) >= usize::from(u16::MAX) {
             return Err(Refusal::NoDeviceNumbers.into());
         }
@@ -136,8 +155,7 @@ impl Members {
     /// Entries of all of them in the root of `commit`, which this import writes; and the next free number.
     pub fn to_root(&self, commit: CommitId, incarnation: Incarnation) -> (Vec<RootDevice>, u16) {
         let all = self.0.read();
-        let members = all.members.values().chain(all.spares.values());
-        let mut devices: Vec<_> = members.map(|member| member.to_root(commit, incarnation)).collect();
+        let mut devices: Vec<_> = all.all().map(|member| member.to_root(commit, incarnation)).collect();
         devices.sort_by_key(|device| device.index);
         (devices, all.next)
     }
@@ -152,19 +170,21 @@ impl Members {
         all.members.insert(member.index, member)
     }
 
-    /// Adds a spare.
-    pub fn put_spare(&self, spare: Arc<Member>) -> Option<Arc<Member>> {
+    /// Adds a device of no group: a spare, or one with copies of blocks.
+    pub fn put_other(&self, other: Arc<Member>) -> Option<Arc<Member>> {
         let mut all = self.0.write();
-        all.gave(spare.index);
-        all.spares.insert(spare.index, spare)
+        all.gave(other.index);
+        let others = if other.is_cache { &mut all.caches } else { &mut all.spares };
+        others.insert(other.index, other)
     }
 
-    /// Takes a member or a spare out.
+    /// Takes a device out, of whatever use.
     pub fn take(&self, index: DeviceIndex) -> Option<Arc<Member>> {
         let mut all = self.0.write();
         all.stand_ins.retain(|_, member| member.index != index);
         let all = &mut *all;
-        all.members.remove(&index).or_else(|| all.spares.remove(&index))
+        let others = |all: &mut ByIndex| all.spares.remove(&index).or_else(|| all.caches.remove(&index));
+        all.members.remove(&index).or_else(|| others(all))
     }
 
     /// Flushes every member that is written; a member that fails is faulted.

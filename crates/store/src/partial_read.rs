@@ -13,6 +13,7 @@
 use crate::cache::Record;
 use crate::decode::stored;
 use crate::error::{PoolError, Result};
+use crate::read_cache::Part;
 use crate::segments::Segment;
 use crate::store::Store;
 use larder_format::Place;
@@ -42,12 +43,17 @@ impl Store {
             return cut(whole);
         }
         let is_small = range.len() <= (extent.logical / PARTS) as usize;
-        if is_small
-            && is_framed(extent)
-            && !self.partial_reads.note(id, self.cache.record_limit())
-            && let Some(part) = self.read_frames(extent, range.clone(), true)
-        {
-            return Ok(part);
+        if is_small && is_framed(extent) && !self.partial_reads.note(id, self.cache.record_limit()) {
+            let now = self.world.clock.monotonic();
+            match self.read_cache.judge_part(id, extent.ptr.place.stored, now) {
+                Part::Alone => {
+                    if let Some(part) = self.read_frames(extent, range.clone(), true) {
+                        return Ok(part);
+                    }
+                }
+                Part::Copied => {}
+                Part::Admitted => return cut(self.read_admitted(extent.ptr)?),
+            }
         }
         cut(self.read_whole(extent.ptr)?)
     }

@@ -8,6 +8,7 @@ use crate::hedge::HedgedRead;
 use crate::segments::{Segment, SegmentEntry};
 use crate::store::Store;
 use bytes::Bytes;
+use larder_cache::Kind;
 use larder_device::{ALIGN, DeviceError, Outcome, Pending};
 use larder_format::block::{self, BlockKind, CheckedHeader};
 use larder_format::node::Node;
@@ -15,8 +16,9 @@ use larder_format::segment::SegmentRecord;
 use larder_format::{BlockId, BlockPtr, Corrupt, DeviceIndex, DeviceOffset, Place, Reason};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::tree::NodeStore;
-use std::collections::HashMap;
+use larder_sync::Mutex;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -84,9 +86,71 @@ impl Store {
     /// Brings records into the cache that are not there, all at once. What fails is left to [`Store::read`].
     pub fn prefetch(&self, ptrs: &[BlockPtr]) {
         let missing = ptrs.iter().filter(|ptr| !self.cache.record_ahead(ptr.id));
-        for (id, plain) in self.fetch_plain(missing.copied()) {
+        let found = if self.read_cache.is_there() {
+            self.fetch_with_copies(missing.copied().collect())
+        } else {
+            self.fetch_plain(missing.copied())
+        };
+        for (id, plain) in found {
             self.cache.keep_record(id, plain);
         }
+    }
+
+    /// The plain content of records from copies, or from where they lie: all at once.
+    fn fetch_with_copies(&self, ptrs: Vec<BlockPtr>) -> Vec<(BlockId, Record)> {
+        let (mut copies, mut others) = (Vec::new(), Vec::new());
+        for ptr in ptrs {
+            match self.read_cache.find(ptr.id).and_then(|copy| self.start_copy(copy)) {
+                Some(read) => copies.push((read, ptr)),
+                None => others.push(ptr),
+            }
+        }
+        let fetch = self.start_fetch(others.into_iter());
+        let plain = |header: &CheckedHeader, bytes: &Bytes| plain_of(header, bytes, BlockKind::Record).ok();
+        let mut missed: BTreeMap<BlockId, BlockPtr> = copies.iter().map(|(_, ptr)| (ptr.id, *ptr)).collect();
+        let whence = self.fetched(fetch);
+        let arrived = self.copies_arrived(copies.into_iter().map(|(read, _)| read).collect());
+        let arrived: Vec<_> = arrived.into_iter().map(|one| Mutex::new(Some(one))).collect();
+        let mut found = self.world.workers.map(arrived.len(), |i| {
+            let (copy, outcome) = arrived[i].lock().take()?;
+            let (header, bytes) = self.take_copy(&copy, outcome, Kind::Demand)?;
+            Some((copy.id, plain(&header, &bytes)?))
+        });
+        for (id, _) in found.iter().flatten() {
+            missed.remove(id);
+        }
+        // Those that were not what they should be, or late.
+        let again = self.fetch(missed.into_values());
+        let now = self.world.clock.monotonic();
+        for arrived in [whence, again] {
+            found.extend(self.world.workers.map(arrived.len(), |i| {
+                let Fetched { id, stored_as, bytes } = &arrived[i];
+                let header = self.prove(*stored_as, bytes)?;
+                self.read_cache.missed(&header, bytes, Kind::Demand, now);
+                Some((*id, plain(&header, bytes)?))
+            }));
+        }
+        found.into_iter().flatten().collect()
+    }
+
+    /// The plain content of records as the groups have it, where it matters that they do: copies count for nothing.
+    /// Those that cannot be read are left out.
+    pub fn read_from_groups(&self, ptrs: &[BlockPtr]) -> HashMap<BlockId, Record> {
+        if !self.read_cache.is_there() {
+            self.prefetch(ptrs);
+            let read = |ptr: &BlockPtr| Some((ptr.id, self.read(*ptr).ok()?));
+            return ptrs.iter().filter_map(read).collect();
+        }
+        let mut found: HashMap<BlockId, Record> =
+            self.fetch_plain(ptrs.iter().copied()).into_iter().collect();
+        for ptr in ptrs {
+            if let Entry::Vacant(vacant) = found.entry(ptr.id)
+                && let Ok((_, plain)) = self.read_plain(*ptr, BlockKind::Record)
+            {
+                vacant.insert(plain);
+            }
+        }
+        found
     }
 
     /// The plain content of records that are about to be replaced, all at once and past the cache, where they would
@@ -103,6 +167,9 @@ impl Store {
     /// The plain content of records as the devices have it, whatever is cached: their reads are in flight together,
     /// their checksums and codecs run on all workers. What fails, or is on its way to a device, is left out.
     pub fn fetch_plain(&self, ptrs: impl Iterator<Item = BlockPtr>) -> Vec<(BlockId, Record)> {
+        if mutated(Mutant::CopyCounted) {
+            return self.fetch_with_copies(ptrs.collect());
+        }
         let arrived = self.fetch(ptrs);
         let plain = |i: usize| {
             let Fetched { id, stored_as, bytes } = &arrived[i];
@@ -162,13 +229,40 @@ impl Store {
         arrived
     }
 
-    /// A block's header and plain content, with whatever is worth keeping around it put into the cache.
+    /// The plain content of a record that the cache lacks and of which a copy is to be made, from now on in the cache.
+    pub(crate) fn read_admitted(&self, ptr: BlockPtr) -> Result<Record> {
+        let (header, bytes) = self.read_any_place(ptr)?;
+        self.read_cache.admitted(&header, &bytes);
+        let plain = plain_of(&header, &bytes, BlockKind::Record)?;
+        self.cache.keep_record(ptr.id, plain.clone());
+        Ok(plain)
+    }
+
+    /// A block's header and plain content, from a copy or with whatever is worth keeping around it put into the cache.
     fn read_missed(&self, ptr: BlockPtr, kind: BlockKind) -> Result<(CheckedHeader, Bytes)> {
+        let why = if kind == BlockKind::Record { Kind::Demand } else { Kind::Metadata };
         let (header, bytes) = self.read_where_it_is(ptr, |segment, ptr| {
-            self.read_cluster(segment, ptr).map_or_else(|| self.read_stored(segment, ptr), Ok)
+            self.read_by_copy(ptr.id, why, || {
+                self.read_cluster(segment, ptr).map_or_else(|| self.read_stored(segment, ptr), Ok)
+            })
         })?;
         let plain = plain_of(&header, &bytes, kind)?;
         Ok((header, plain))
+    }
+
+    /// A block's header and stored bytes from a copy; else from its place, and a copy may be made.
+    fn read_by_copy(
+        &self,
+        id: BlockId,
+        why: Kind,
+        from_place: impl FnOnce() -> Result<(CheckedHeader, Bytes)>,
+    ) -> Result<(CheckedHeader, Bytes)> {
+        if let Some(copy) = self.read_copy(id, why) {
+            return Ok(copy);
+        }
+        let (header, bytes) = from_place()?;
+        self.read_cache.missed(&header, &bytes, why, self.world.clock.monotonic());
+        Ok((header, bytes))
     }
 
     /// A block's header and plain content, past the cache.
@@ -182,7 +276,8 @@ impl Store {
     pub(crate) fn read_page(&self, ptr: BlockPtr) -> Result<Bytes> {
         let gone = || PoolError::Unreadable { id: ptr.id, cause: "its segment is not in the table".into() };
         let segment = self.readable.get(ptr.place.segment).ok_or_else(gone)?;
-        let (header, bytes) = self.read_stored(&segment, ptr)?;
+        let (header, bytes) =
+            self.read_by_copy(ptr.id, Kind::Metadata, || self.read_stored(&segment, ptr))?;
         plain_of(&header, &bytes, BlockKind::Run)
     }
 
@@ -200,12 +295,22 @@ impl Store {
         };
         // Where the map cannot be read either, the first error is told, not this one.
         let (id, known) = self.content_of(ptr.id).unwrap_or((ptr.id, Vec::new()));
-        let others = known.into_iter().filter(|other| *other != found.place);
-        for place in others.collect::<Vec<_>>() {
-            let Some(segment) = self.readable.get(place.segment) else { continue };
-            match read(&segment, BlockPtr { id, place }) {
+        for &place in known.iter().filter(|&&other| other != found.place) {
+            let Some(other) = self.readable.get(place.segment) else { continue };
+            match read(&other, BlockPtr { id, place }) {
                 Err(PoolError::Unreadable { .. }) => {}
-                read => return read,
+                read => {
+                    // A place on a device that is out comes back with it.
+                    let is_wrong = || {
+                        segment
+                            .devices_of(found.place.column.into())
+                            .any(|device| self.members.get(device).is_online())
+                    };
+                    if read.is_ok() && known.contains(&found.place) && is_wrong() {
+                        self.suspects.note(segment.id, found.place.offset, 0);
+                    }
+                    return read;
+                }
             }
         }
         Err(failed)
@@ -214,6 +319,15 @@ impl Store {
     /// The stored bytes of a block from whichever of its places has them, that of `ptr` first.
     pub fn read_any_place(&self, ptr: BlockPtr) -> Result<(CheckedHeader, Bytes)> {
         self.read_where_it_is(ptr, |segment, ptr| self.read_stored(segment, ptr))
+    }
+
+    /// The stored bytes of a block from this place alone.
+    ///
+    /// # Errors
+    /// [`PoolError::Unreadable`] when it cannot be read there.
+    pub fn read_at(&self, ptr: BlockPtr) -> Result<(CheckedHeader, Bytes)> {
+        let gone = || PoolError::Unreadable { id: ptr.id, cause: "its segment is not in the table".into() };
+        self.read_stored(&*self.readable.get(ptr.place.segment).ok_or_else(gone)?, ptr)
     }
 
     /// The segment a block is in, pinned, and its place: the hint while its segment is alive, else what
@@ -435,6 +549,24 @@ impl NodeStore for DatasetNodes<'_> {
     type Error = PoolError;
     fn load(&self, ptr: BlockPtr) -> Result<Arc<Node>> {
         self.0.load_node(ptr, BlockKind::Node)
+    }
+}
+
+/// Nodes of a dataset's tree past the cache: what is there is used, and those above the leaves are kept.
+pub struct PassingNodes<'a>(pub &'a Store);
+
+impl NodeStore for PassingNodes<'_> {
+    type Error = PoolError;
+    fn load(&self, ptr: BlockPtr) -> Result<Arc<Node>> {
+        if let Some(node) = self.0.cache.peek_node(ptr.id) {
+            return Ok(node);
+        }
+        let (header, plain) = self.0.read_plain(ptr, BlockKind::Node)?;
+        let node = decode_node(&header, &plain)?;
+        if node.level() > 0 {
+            self.0.cache.keep_node(ptr.id, &node);
+        }
+        Ok(node)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Reading and writing the block map's runs: pages are blocks of kind `Run` in segments of their own.
 
+use crate::appender::Appender;
 use crate::codec::Codec;
 use crate::decode::plain_of;
 use crate::error::{PoolError, Result};
 use crate::store::Store;
-use crate::write::Appender;
 use bytes::Bytes;
 use larder_format::block::{BlockInfo, BlockKind, CodecKind};
 use larder_format::checksum::ChecksumKind;

@@ -57,6 +57,8 @@ pub struct Segment {
     pub incarnation: Incarnation,
     /// Lifetime class of its contents; see [`crate::heat`].
     pub class: u8,
+    /// Which place of its blocks is here: 0 for the first.
+    pub copy: u8,
     in_flight: Mutex<Vec<Arc<StripeImage>>>,
     /// Odd while a column is brought to another slot.
     moves: AtomicU64,
@@ -95,11 +97,17 @@ impl Segment {
             placed: 0,
             closed_at: BlockId::new(0),
             class: self.class,
+            copy: self.copy,
             unnamed: false,
             filled: self.birth,
             verified: 0,
             slots: self.slots(),
         }
+    }
+
+    /// The devices that have data column `column`.
+    pub fn devices_of(&self, column: usize) -> impl Iterator<Item = DeviceIndex> {
+        (0..self.layout.r()).map(move |j| self.slots[self.layout.replica(column, j)].device)
     }
 
     /// The slots as they are now.
@@ -197,6 +205,7 @@ impl SegmentEntry {
                 birth: record.birth,
                 incarnation: record.incarnation,
                 class: record.class,
+                copy: record.copy,
                 in_flight: Mutex::new(Vec::new()),
                 moves: AtomicU64::new(0),
             }),
@@ -234,6 +243,7 @@ impl SegmentEntry {
             placed: self.placed,
             closed_at: self.closed_at,
             class: self.segment.class,
+            copy: self.segment.copy,
             unnamed: self.unnamed,
             filled: self.filled,
             verified: self.verified,
@@ -427,6 +437,7 @@ mod tests {
             placed: 63 << 20,
             closed_at: BlockId::new(id * 512),
             class: 3,
+            copy: 0,
             unnamed: false,
             filled: CommitId::new(id),
             verified: 0,

@@ -4,12 +4,13 @@ use crate::bad_slot_table::BadSlots;
 use crate::cache::{Cache, CacheStats};
 use crate::core::Core;
 use crate::dirty::Dirty;
-use crate::events::{Event, EventSink};
+use crate::events::{Class, Event, EventSink};
 use crate::headroom::Headroom;
 use crate::in_flight::InFlightQueue;
 use crate::members::Members;
 use crate::misses::Misses;
 use crate::partial_reads::PartialReads;
+use crate::read_cache::ReadCache;
 use crate::segments::Readable;
 use crate::suspects::Suspects;
 use crate::suspension::Suspension;
@@ -109,6 +110,8 @@ pub struct Store {
     pub misses: Misses,
     /// Records that were partially read of late.
     pub partial_reads: PartialReads,
+    /// Copies of blocks on faster devices.
+    pub read_cache: ReadCache,
     /// Bytes of records stored since import.
     pub stored: AtomicU64,
     /// Sink of events.
@@ -162,7 +165,7 @@ impl Store {
 
     /// A store with nothing cached, whose block map is still to be opened.
     pub fn new(parts: StoreParts) -> Arc<Self> {
-        Arc::new_cyclic(|myself| Self {
+        let store = Arc::new_cyclic(|myself| Self {
             sums: parts.sums,
             world: parts.world,
             read_only: parts.read_only,
@@ -185,10 +188,25 @@ impl Store {
             bad_slots: BadSlots::default(),
             misses: Misses::default(),
             partial_reads: PartialReads::default(),
+            read_cache: ReadCache::default(),
             stored: AtomicU64::new(0),
             events: parts.events,
             myself: myself.clone(),
-        })
+        });
+        store.read_cache.set_cap(store.cache.copies_limit());
+        for member in store.members.caches() {
+            if !store.attach_cache(&member) {
+                let text = "its slots are not as large as those of the other caches: it is not used";
+                store.event(Event::new(Class::DeviceAdd).device(member.guid, member.name()).text(text));
+            }
+        }
+        store
+    }
+
+    /// Changes the whole budget of memory, bytes.
+    pub fn set_memory(&self, memory: u64) {
+        self.cache.set_memory(memory);
+        self.read_cache.set_cap(self.cache.copies_limit());
     }
 
     /// Tells of something that happened.

@@ -72,15 +72,29 @@ pub struct StripePlan {
     pub height: u32,
 }
 
+/// Blocks avoid no column.
+pub fn anywhere(_block: usize, _column: usize) -> bool {
+    false
+}
+
 /// Packs as many of the blocks (given by footprint) as a stripe takes that may be `room` bytes high and
-/// stops when every column has `target` bytes; `None` when not even the first block fits.
-pub fn plan(layout: Layout, step: u32, room: u32, target: u32, footprints: &[u32]) -> Option<StripePlan> {
+/// stops when every column has `target` bytes; `None` when not even the first block fits. A block goes to no column
+/// that it `avoids`, unless there is none else.
+pub fn plan(
+    layout: Layout,
+    step: u32,
+    room: u32,
+    target: u32,
+    footprints: &[u32],
+    avoids: impl Fn(usize, usize) -> bool,
+) -> Option<StripePlan> {
     let header = stripe_header_len(layout.columns());
     let limit = (room / step * step).checked_sub(header)?;
     let mut used = vec![0u32; layout.k()];
     let mut spots = Vec::new();
-    for &size in footprints {
-        let (column, height) = used.iter().copied().enumerate().min_by_key(|&(i, height)| (height, i))?;
+    for (block, &size) in footprints.iter().enumerate() {
+        let columns = used.iter().copied().enumerate();
+        let (column, height) = columns.min_by_key(|&(i, height)| (avoids(block, i), height, i))?;
         if height >= target || size > limit - height {
             break;
         }
@@ -217,7 +231,7 @@ mod tests {
     #[test]
     fn equal_blocks_fill_all_columns_evenly() {
         let layout = Layout::new(4, 1, 2).unwrap();
-        let plan = plan(layout, 4096, 1 << 20, 1 << 20, &[100_000; 100]).unwrap();
+        let plan = plan(layout, 4096, 1 << 20, 1 << 20, &[100_000; 100], anywhere).unwrap();
         assert_eq!(plan.spots.len(), 40);
         assert!(plan.used.iter().all(|&used| used == 1_000_000));
         assert!(plan.height <= 1 << 20 && plan.height.is_multiple_of(4096));
@@ -226,9 +240,9 @@ mod tests {
     #[test]
     fn a_stripe_stops_at_its_target_and_takes_at_least_one_block() {
         let layout = Layout::new(2, 1, 1).unwrap();
-        let plan = plan(layout, 4096, 1 << 20, 8192, &[9000; 9]).unwrap();
+        let plan = plan(layout, 4096, 1 << 20, 8192, &[9000; 9], anywhere).unwrap();
         assert_eq!(plan.spots.len(), 2);
-        assert!(super::plan(layout, 4096, 4096, 8192, &[9000]).is_none());
+        assert!(super::plan(layout, 4096, 4096, 8192, &[9000], anywhere).is_none());
     }
 
     #[test]

@@ -30,7 +30,8 @@ use larder_format::segment::{
     DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, encode_descriptor, stripe_header_len,
 };
 use larder_format::{
-    BlockId, BlockPtr, CommitId, DatasetId, Fingerprint, GroupIndex, Incarnation, Place, SegmentId,
+    BlockId, BlockPtr, CommitId, DatasetId, DeviceIndex, Fingerprint, GroupIndex, Incarnation, Place,
+    SegmentId,
 };
 use larder_mutants::{Mutant, mutated, point};
 use larder_sorted::map::Update;
@@ -55,6 +56,8 @@ pub struct NewRecord {
     pub checksum: ChecksumKind,
     /// Whether it is stored when its content is there already.
     pub dedup: Dedup,
+    /// Places that it is stored at, 1 to [`larder_format::run::MAX_PLACES`].
+    pub copies: u8,
     /// The block that it takes the place of: how long that lived is how long it is expected to live.
     pub replaces: Option<BlockId>,
 }
@@ -87,10 +90,30 @@ impl std::str::FromStr for Dedup {
 #[derive(Debug, Clone, Copy)]
 struct Stream {
     kind: SegmentKind,
-    class: u8,
+    bin: Bin,
     mark: Watermark,
     /// Tails may not go elsewhere as copies.
     pad: bool,
+}
+
+/// The segments that a block goes to: how long it is expected to live, and which of its places that is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bin {
+    /// See [`crate::heat`].
+    pub class: u8,
+    /// 0 for the first place. No segment has blocks of two: so no two places of a block are in one.
+    pub copy: u8,
+}
+
+/// A block that is to be stored.
+#[derive(Clone)]
+pub struct Unplaced {
+    /// Where.
+    pub bin: Bin,
+    /// The places that it has besides, on other groups or devices if that can be.
+    pub beside: Option<Places>,
+    /// Header and payload.
+    pub block: Encoded,
 }
 
 /// A block's parts before it has an id.
@@ -144,29 +167,30 @@ pub fn frame(sums: &Sums, stamp: &Stamp, draft: Draft) -> Encoded {
 }
 
 /// A stripe that has its place and waits to be built.
-struct Placed {
-    segment: Arc<Segment>,
-    offset: u32,
-    plan: StripePlan,
+pub(crate) struct Placed {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) offset: u32,
+    pub(crate) plan: StripePlan,
     /// The segment was opened for this stripe: its descriptors must be written too.
-    fresh: Option<SegmentRecord>,
+    pub(crate) fresh: Option<SegmentRecord>,
 }
 
 /// Where the next stripe of a stream goes.
-struct Tail {
-    segment: Arc<Segment>,
-    offset: u32,
+pub(crate) struct Tail {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) offset: u32,
     /// Bytes up to the end of the slot, and of blocks that a stripe of one column takes there.
-    room: u32,
-    limit: u32,
-    step: u32,
+    pub(crate) room: u32,
+    pub(crate) limit: u32,
+    pub(crate) step: u32,
     /// The segment was opened for this stripe.
-    fresh: Option<SegmentRecord>,
+    pub(crate) fresh: Option<SegmentRecord>,
 }
 
 impl Core {
     /// Opens a segment of `kind` and `class` on `group`; `None` when there are no slots for it.
-    fn open_segment(&mut self, kind: SegmentKind, class: u8, group: GroupIndex) -> Option<SegmentRecord> {
+    fn open_segment(&mut self, kind: SegmentKind, bin: Bin, group: GroupIndex) -> Option<SegmentRecord> {
+        let Bin { class, copy } = bin;
         let space = self.groups.change(group).expect("streams name groups that exist");
         let full = space.rule.layout;
         let layout = if kind == SegmentKind::Data { full } else { full.replicated() };
@@ -189,6 +213,7 @@ impl Core {
             placed: 0,
             closed_at: BlockId::new(0),
             class,
+            copy,
             unnamed: false,
             filled: self.open_commit,
             verified: 0,
@@ -228,9 +253,10 @@ impl Core {
 
     /// The open segment of another class that has room for a block of `size` bytes, the emptiest: where no segment
     /// can be opened, a wrong class is better than none.
-    fn any_stream(&self, kind: SegmentKind, group: GroupIndex, size: u32) -> Option<SegmentId> {
+    fn any_stream(&self, kind: SegmentKind, copy: u8, group: GroupIndex, size: u32) -> Option<SegmentId> {
         let space = &self.groups[&group];
-        let open = self.streams.iter().filter(|((of, _, at), _)| (*of, *at) == (kind, group));
+        let wanted = (kind, copy, group);
+        let open = self.streams.iter().filter(|((of, _, copy, at), _)| (*of, *copy, *at) == wanted);
         let open = open.map(|(_, id)| &self.entries[id]).filter(|entry| {
             let room = (space.slot_size - entry.height) / space.step() * space.step();
             room >= size + stripe_header_len(entry.segment.layout.columns())
@@ -239,7 +265,7 @@ impl Core {
     }
 
     /// Groups in the order in which a stream should use them: most free first.
-    fn groups_by_room(&self) -> Vec<GroupIndex> {
+    pub(crate) fn groups_by_room(&self) -> Vec<GroupIndex> {
         let mut groups: Vec<_> = self.groups.values().collect();
         groups.sort_by_key(|space| {
             let total = space.total_segments().max(1);
@@ -248,16 +274,55 @@ impl Core {
         groups.iter().map(|space| space.index).collect()
     }
 
+    /// The groups that have a block already at one of these places.
+    pub(crate) fn groups_of(&self, beside: &[Place]) -> Vec<GroupIndex> {
+        let group = |place: &Place| self.entries.get(&place.segment).map(|entry| entry.segment.group);
+        let mut groups: Vec<_> = beside.iter().filter_map(group).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        groups
+    }
+
+    /// The devices that have a block already at one of these places.
+    fn devices_of(&self, beside: &[Place]) -> Vec<DeviceIndex> {
+        let mut devices = Vec::new();
+        for place in beside {
+            if let Some(entry) = self.entries.get(&place.segment)
+                && usize::from(place.column) < entry.segment.layout.k()
+            {
+                devices.extend(entry.segment.devices_of(place.column.into()));
+            }
+        }
+        devices
+    }
+
     /// Gives a stripe of the first blocks a place in the stream of `kind`; a stream of data whose tail is
-    /// cheaper as copies is told so by `Ok(None)`, unless it may only `pad`.
-    fn place_stripe(&mut self, stream: Stream, footprints: &[u32]) -> Result<Option<Placed>> {
-        let Stream { kind, mark, pad, .. } = stream;
+    /// cheaper as copies is told so by `Ok(None)`, unless it may only `pad`. Blocks that have places already go to
+    /// another group, if one has room, and to columns on other devices: all of them have them in the same groups.
+    fn place_stripe(
+        &mut self,
+        stream: Stream,
+        beside: &[Option<Places>],
+        footprints: &[u32],
+    ) -> Result<Option<Placed>> {
+        let Stream { kind, mut bin, mark, pad } = stream;
+        if mutated(Mutant::CopiesTogether) {
+            bin.copy = 0;
+        }
         let Some(&first) = footprints.first() else { return Err(PoolError::NoSpace) };
-        for group in self.groups_by_room() {
-            let Some(tail) = self.tail_of(kind, stream.class, group, mark, first) else { continue };
+        let (mut groups, used) = (self.groups_by_room(), self.groups_of(slice(&beside[0])));
+        groups.sort_by_key(|group| used.contains(group));
+        for group in groups {
+            let Some(tail) = self.tail_of(kind, bin, group, mark, first) else { continue };
             let Tail { segment, offset, room, step, fresh, .. } = tail;
             let (id, layout) = (segment.id, segment.layout);
-            let Some(plan) = stripe::plan(layout, step, room, STRIPE_TARGET, footprints) else {
+            let avoids = |block: usize, column: usize| {
+                beside[block].as_deref().is_some_and(|beside| {
+                    let taken = self.devices_of(beside);
+                    segment.devices_of(column).any(|at| taken.contains(&at))
+                })
+            };
+            let Some(plan) = stripe::plan(layout, step, room, STRIPE_TARGET, footprints, avoids) else {
                 return Err(PoolError::Invalid("a block does not fit in a slot".into()));
             };
             let replicated = layout.replicated();
@@ -294,10 +359,10 @@ impl Core {
     /// Where the next stripe of a stream goes on a group: behind the last one of its open segment; in a new segment
     /// where that has no room for `size` bytes, or none is open; records behind those of another class where none can
     /// be opened.
-    fn tail_of(
+    pub(crate) fn tail_of(
         &mut self,
         kind: SegmentKind,
-        class: u8,
+        bin: Bin,
         group: GroupIndex,
         mark: Watermark,
         size: u32,
@@ -306,15 +371,16 @@ impl Core {
         let (step, slot_size) = (space.step(), space.slot_size);
         let class = match kind {
             SegmentKind::Small => heat::COLDEST,
-            _ => heat::fold(class, space.total_segments()),
+            _ => heat::fold(bin.class, space.total_segments()),
         };
+        let (copy, bin) = (bin.copy, Bin { class, ..bin });
         let tail = |entry: &SegmentEntry, fresh| {
             let room = slot_size - entry.height;
             let header = stripe_header_len(entry.segment.layout.columns());
             let limit = (room / step * step).saturating_sub(header);
             Tail { segment: Arc::clone(&entry.segment), offset: entry.height, room, limit, step, fresh }
         };
-        if let Some(&id) = self.streams.get(&(kind, class, group)) {
+        if let Some(&id) = self.streams.get(&(kind, class, copy, group)) {
             let open = tail(&self.entries[&id], None);
             if open.limit >= size {
                 return Some(open);
@@ -322,18 +388,18 @@ impl Core {
             self.close_segment(id);
         }
         if self.may_open(mark, group)
-            && let Some(record) = self.open_segment(kind, class, group)
+            && let Some(record) = self.open_segment(kind, bin, group)
         {
-            self.streams.insert((kind, class, group), record.id);
+            self.streams.insert((kind, class, copy, group), record.id);
             return Some(tail(&self.entries[&record.id], Some(record)));
         }
         let is_of_records = matches!(kind, SegmentKind::Data | SegmentKind::Small);
-        let any = is_of_records.then(|| self.any_stream(kind, group, size)).flatten()?;
+        let any = is_of_records.then(|| self.any_stream(kind, copy, group, size)).flatten()?;
         Some(tail(&self.entries[&any], None))
     }
 
     /// A stripe of `height` bytes is behind the last one of an open segment.
-    fn grow(&mut self, id: SegmentId, height: u32) {
+    pub(crate) fn grow(&mut self, id: SegmentId, height: u32) {
         let commit = self.open_commit;
         let grown = self.entries.change(id, |entry| {
             entry.height += height;
@@ -406,37 +472,76 @@ impl Store {
         let framed = |(i, draft)| frame(&self.sums, &Stamp { id: nth(ids, i), incarnation, birth }, draft);
         let blocks: Vec<Encoded> = drafts.into_iter().enumerate().map(framed).collect();
         let classes = self.classes(records.iter().map(|record| record.replaces), ids);
-        let places = self.append_by_class(&classes, &blocks, mark)?;
-        self.stored.fetch_add(blocks.iter().map(|block| block.len() as u64).sum(), Ordering::Relaxed);
+        let unplaced = |((block, class), record): ((Encoded, u8), &NewRecord)| {
+            (Unplaced { bin: Bin { class, copy: 0 }, beside: None, block }, record.copies)
+        };
+        let unplaced = blocks.into_iter().zip(classes).zip(&records).map(unplaced).collect();
+        let places = self.append_copies(unplaced, mark)?;
+        let stored =
+            places.iter().flat_map(|places| places.iter()).map(|place| u64::from(place.stored)).sum();
+        self.stored.fetch_add(stored, Ordering::Relaxed);
+        let born: Vec<(BlockId, Places)> =
+            places.into_iter().enumerate().map(|(i, places)| (nth(ids, i), places)).collect();
+        self.note_born_records(&born, prints);
         let pointers: Vec<BlockPtr> =
-            places.into_iter().enumerate().map(|(i, place)| BlockPtr { id: nth(ids, i), place }).collect();
-        self.note_born_records(&pointers, prints);
+            born.iter().map(|&(id, ref places)| BlockPtr { id, place: places[0] }).collect();
         for (ptr, record) in pointers.iter().zip(records) {
             self.cache.keep_record(ptr.id, record.plain);
         }
         Ok(pointers)
     }
 
-    /// A block was stored and is referred to by its id: the map learns its place.
-    pub fn note_born(&self, ptr: BlockPtr) {
+    /// Appends framed records, all or none: each from the place that its bin names on, until it has so many. Gives all
+    /// places of each, those that it had included.
+    pub fn append_copies(&self, mut unplaced: Vec<(Unplaced, u8)>, mark: Watermark) -> Result<Vec<Places>> {
+        let most = unplaced.iter().map(|(_, copies)| *copies).max().unwrap_or(0);
+        if most > 1 {
+            // Before the map has one; the commit that has it waits for this operation.
+            self.core.lock().features.incompatible |= Features::COPIES;
+        }
+        let mut given = Vec::new();
+        for copy in 0..most {
+            let is_due = |(one, copies): &(Unplaced, u8)| one.bin.copy == copy && copy < *copies;
+            let due: Vec<usize> = (0..unplaced.len()).filter(|&i| is_due(&unplaced[i])).collect();
+            let now: Vec<Unplaced> = due.iter().map(|&i| unplaced[i].0.clone()).collect();
+            let places = self.append_by_class(&now, mark).inspect_err(|_| {
+                let mut core = self.core.lock();
+                given.iter().for_each(|&place| core.release(place));
+            })?;
+            for (i, place) in due.into_iter().zip(places) {
+                let one = &mut unplaced[i].0;
+                one.beside = Some(one.beside.map_or_else(|| only(place), |places| with(&places, place)));
+                one.bin.copy += 1;
+                given.push(place);
+            }
+        }
+        let all =
+            unplaced.into_iter().map(|(one, _)| one.beside.expect("each is asked for at one place at least"));
+        Ok(all.collect())
+    }
+
+    /// A block was stored and is referred to by its id: the map learns its places.
+    pub(crate) fn note_born(&self, id: BlockId, places: Places) {
         if mutated(Mutant::MapNotTold) {
             return;
         }
-        let places = Places::new(&[ptr.place]).expect("places that were just given out are in range");
-        self.map.lock().apply(Update::Put { id: ptr.id, places });
+        if places.len() > 1 {
+            // Before the map has them; who frees by hints comes later in the commit.
+            self.core.lock().features.incompatible |= Features::COPIES;
+        }
+        self.map.lock().apply(Update::Put { id, places });
     }
 
     /// Records were stored: the map learns their places and fingerprints.
-    fn note_born_records(&self, born: &[BlockPtr], prints: &[Option<Fingerprint>]) {
+    fn note_born_records(&self, born: &[(BlockId, Places)], prints: &[Option<Fingerprint>]) {
         if mutated(Mutant::MapNotTold) {
             return;
         }
         let mut map = self.map.lock();
-        for (&ptr, print) in born.iter().zip(prints) {
-            let places = Places::new(&[ptr.place]).expect("places that were just given out are in range");
-            map.apply(Update::Put { id: ptr.id, places });
+        for (&(id, places), print) in born.iter().zip(prints) {
+            map.apply(Update::Put { id, places });
             if let Some(print) = *print {
-                map.apply(Update::Print { id: ptr.id, print });
+                map.apply(Update::Print { id, print });
             }
         }
     }
@@ -457,15 +562,23 @@ impl Store {
         replaced.map(|old| old.map_or(heat::COLDEST, |old| heat::class_of(interval(old), records))).collect()
     }
 
-    /// Appends framed records, each to the stream of its class, all or none; the places come in the order of the
-    /// blocks.
-    pub fn append_by_class(&self, classes: &[u8], blocks: &[Encoded], mark: Watermark) -> Result<Vec<Place>> {
-        let mut order: Vec<usize> = (0..blocks.len()).collect();
-        order.sort_by_key(|&i| classes[i]);
-        let mut places = Vec::with_capacity(blocks.len());
-        for same in order.chunk_by(|&a, &b| classes[a] == classes[b]) {
-            let blocks: Vec<Encoded> = same.iter().map(|&i| blocks[i].clone()).collect();
-            if let Err(error) = self.append(classes[same[0]], &blocks, mark, &mut places) {
+    /// Appends framed records, each to the stream of its bin, all or none; the places come in the order of the
+    /// blocks. A stripe has only such as are in the same groups already, or in none: so it goes to another one.
+    pub fn append_by_class(&self, wanted: &[Unplaced], mark: Watermark) -> Result<Vec<Place>> {
+        let runs: Vec<(Bin, Vec<GroupIndex>)> = {
+            let core = self.core.lock();
+            let has_others = core.groups.len() > 1;
+            let used =
+                |one: &Unplaced| if has_others { core.groups_of(slice(&one.beside)) } else { Vec::new() };
+            wanted.iter().map(|one| (one.bin, used(one))).collect()
+        };
+        let mut order: Vec<usize> = (0..wanted.len()).collect();
+        order.sort_by_key(|&i| &runs[i]);
+        let mut places = Vec::with_capacity(wanted.len());
+        for same in order.chunk_by(|&a, &b| runs[a] == runs[b]) {
+            let (beside, blocks): (Vec<_>, Vec<_>) =
+                same.iter().map(|&i| (wanted[i].beside, wanted[i].block.clone())).unzip();
+            if let Err(error) = self.append(wanted[same[0]].bin, (&beside, &blocks), mark, &mut places) {
                 let mut core = self.core.lock();
                 places.into_iter().for_each(|place| core.release(place));
                 return Err(error);
@@ -476,15 +589,22 @@ impl Store {
         Ok(in_order.into_iter().map(|(_, place)| place).collect())
     }
 
-    /// Packs records of one class into stripes and submits them; adds the places in the order of the blocks.
-    fn append(&self, class: u8, blocks: &[Encoded], mark: Watermark, places: &mut Vec<Place>) -> Result<()> {
+    /// Packs records of one bin, with places in the same groups, into stripes and submits them; adds the places in the
+    /// order of the blocks.
+    fn append(
+        &self,
+        bin: Bin,
+        (beside, blocks): (&[Option<Places>], &[Encoded]),
+        mark: Watermark,
+        places: &mut Vec<Place>,
+    ) -> Result<()> {
         let footprints: Vec<u32> = blocks.iter().map(|block| stripe::footprint(block.len())).collect();
         let (mut kind, mut pad) = (SegmentKind::Data, false);
         let before = places.len();
         while places.len() - before < blocks.len() {
             let next = places.len() - before;
-            let stream = Stream { kind, class, mark, pad };
-            let placed = self.core.lock().place_stripe(stream, &footprints[next..]);
+            let stream = Stream { kind, bin, mark, pad };
+            let placed = self.core.lock().place_stripe(stream, &beside[next..], &footprints[next..]);
             let placed = match placed {
                 Ok(Some(placed)) => placed,
                 Ok(None) => {
@@ -510,7 +630,7 @@ impl Store {
     /// Builds a placed stripe and submits it, with its segment's descriptors when it is the first; waits before that
     /// until no more bytes are in flight than the budget has for them. So the next stripes are made while this one is
     /// written.
-    fn submit_stripe(&self, placed: Placed, blocks: &[Encoded]) -> Result<()> {
+    pub(crate) fn submit_stripe(&self, placed: Placed, blocks: &[Encoded]) -> Result<()> {
         let stamp = self.stamp_now();
         let Placed { segment, offset, plan, fresh } = placed;
         let columns = stripe::build(&self.sums, &segment, offset, stamp, &plan, blocks);
@@ -702,115 +822,15 @@ impl Store {
     }
 }
 
-/// Appends the pool's own blocks (nodes, runs, tables) to their stream. Each gets its place at once;
-/// the stripe they share is submitted when it is full or when asked. One appender a stream at a time.
-pub struct Appender<'a> {
-    store: &'a Store,
-    kind: SegmentKind,
-    class: u8,
-    /// Down to where segments may be opened.
-    mark: Watermark,
-    stripe: Option<OpenStripe>,
-}
-
-/// A stripe that still takes blocks.
-struct OpenStripe {
-    tail: Tail,
-    used: u32,
-    blocks: Vec<Encoded>,
-    spots: Vec<(usize, u32)>,
-}
-
-impl<'a> Appender<'a> {
-    /// For blocks of one kind, whatever is free.
-    pub fn new(store: &'a Store, kind: SegmentKind) -> Self {
-        Self { store, kind, class: 0, mark: Watermark::Promised, stripe: None }
-    }
-
-    /// For nodes that outlived their neighbours.
-    pub fn of_old_nodes(store: &'a Store) -> Self {
-        let (kind, mark) = (SegmentKind::Node, Watermark::Clean);
-        Self { store, kind, class: heat::COLDEST, mark, stripe: None }
-    }
-
-    /// Frames and appends a block. Nodes of datasets are noted in the block map; everything else is
-    /// named by place and is not.
-    pub fn store(&mut self, info: BlockInfo, codec: Codec, plain: &[u8]) -> Result<BlockPtr> {
-        let draft = draft(&self.store.sums, info, codec, Bytes::copy_from_slice(plain));
-        let (id, incarnation, birth) = {
-            let mut core = self.store.core.lock();
-            (core.take_ids(1), core.incarnation, core.open_commit)
-        };
-        let block = frame(&self.store.sums, &Stamp { id, incarnation, birth }, draft);
-        let ptr = BlockPtr { id, place: self.push(block)? };
-        if self.kind == SegmentKind::Node {
-            self.store.note_born(ptr);
-        }
-        Ok(ptr)
-    }
-
-    /// Appends a framed block.
-    pub fn push(&mut self, block: Encoded) -> Result<Place> {
-        let size = stripe::footprint(block.len());
-        if self
-            .stripe
-            .as_ref()
-            .is_some_and(|stripe| stripe.used >= STRIPE_TARGET || size > stripe.tail.limit - stripe.used)
-        {
-            self.submit()?;
-        }
-        if self.stripe.is_none() {
-            self.stripe = Some(self.begin(size)?);
-        }
-        let stripe = self.stripe.as_mut().expect("it was just begun");
-        let segment = &stripe.tail.segment;
-        let at = stripe_header_len(segment.layout.columns()) + stripe.used;
-        let (segment, offset) = (segment.id, stripe.tail.offset + at);
-        let place = Place { segment, column: 0, offset, stored: block.len() as u32 };
-        stripe.used += size;
-        stripe.spots.push((0, at));
-        stripe.blocks.push(block);
-        // Pages of runs are counted when their run is part of the map.
-        if self.kind != SegmentKind::Run {
-            self.store.core.lock().count_live(segment, 1, u64::from(size));
-        }
-        Ok(place)
-    }
-
-    /// A stripe for a block of `size` bytes at the end of the stream's segment, or of a new one.
-    fn begin(&self, size: u32) -> Result<OpenStripe> {
-        let (kind, class) = (self.kind, self.class);
-        let mut core = self.store.core.lock();
-        let mut groups = core.groups_by_room();
-        if kind.is_rooted() {
-            // The root names all of them: one is open at a time, not one in each group.
-            let is_open = |group| core.streams.keys().any(|(of, _, at)| (*of, *at) == (kind, group));
-            groups.sort_by_key(|&group| !is_open(group));
-        }
-        let tail = groups.into_iter().find_map(|group| core.tail_of(kind, class, group, self.mark, size));
-        let tail = tail.ok_or(PoolError::NoSpace)?;
-        Ok(OpenStripe { tail, used: 0, blocks: Vec::new(), spots: Vec::new() })
-    }
-
-    /// Submits the stripe that is being filled.
-    pub fn submit(&mut self) -> Result<()> {
-        let Some(stripe) = self.stripe.take() else { return Ok(()) };
-        let Tail { segment, offset, step, fresh, .. } = stripe.tail;
-        let height = (stripe_header_len(segment.layout.columns()) + stripe.used).next_multiple_of(step);
-        self.store.core.lock().grow(segment.id, height);
-        let plan = StripePlan { spots: stripe.spots, used: vec![stripe.used], height };
-        let placed = Placed { segment, offset, plan, fresh };
-        self.store.submit_stripe(placed, &stripe.blocks)
-    }
-}
-
 impl Store {
     /// Opens a segment for the log and writes its descriptors; `None` when there are no slots.
     pub fn open_log_segment(&self) -> Result<Option<SegmentId>> {
         let record = {
             let mut core = self.core.lock();
             let groups = core.groups_by_room();
-            groups.into_iter().find_map(|group| core.open_segment(SegmentKind::Log, 0, group))
+            groups
+                .into_iter()
+                .find_map(|group| core.open_segment(SegmentKind::Log, Bin { class: 0, copy: 0 }, group))
         };
         let Some(record) = record else { return Ok(None) };
         let segment = Arc::clone(&self.core.lock().entries[&record.id].segment);
@@ -818,6 +838,22 @@ impl Store {
         self.submit(segment, stripe, Some(&record), 0);
         Ok(Some(record.id))
     }
+}
+
+/// The places, if there are any.
+fn slice(beside: &Option<Places>) -> &[Place] {
+    beside.as_deref().unwrap_or_default()
+}
+
+/// This place alone.
+pub(crate) fn only(place: Place) -> Places {
+    Places::new(&[place]).expect("places that were just given out are in range")
+}
+
+/// One place more.
+pub(crate) fn with(places: &Places, further: Place) -> Places {
+    let all: Vec<Place> = places.iter().copied().chain([further]).collect();
+    Places::new(&all).expect("places that were just given out are in range, and no more than there can be")
 }
 
 /// The `i`-th of consecutive ids.

@@ -25,6 +25,8 @@ use std::sync::Arc;
 const NEXT_INODE_MAX: u64 = LAST_INODE / 2;
 /// Changes that are made in one operation, at least, where a stream clears.
 const CHANGES: usize = 2048;
+/// Extents of a file that are looked at while its tree is held.
+const WALKED: usize = 1 << 14;
 /// Numbers of values of attributes are below this one.
 const PIECES_END: u64 = 1 << 40;
 
@@ -271,6 +273,7 @@ impl Receive {
         let pool = Arc::clone(&self.pool);
         pool.check_room(&staging, stored, || false)?;
         pool.make_changes_fit()?;
+        let stored = stored * u64::from(staging.settings().copies);
         pool.claim(staging.id(), stored)?;
         let applied = self.apply(&staging, items, records, bytes, refuse);
         pool.adjust_claim(staging.id(), stored, 0);
@@ -287,7 +290,9 @@ impl Receive {
         refuse: &impl Fn(Wrong) -> StreamError,
     ) -> Result<(), StreamError> {
         let pool = Arc::clone(&self.pool);
+        self.check_cuts(staging, &items)?.map_err(refuse)?;
         let op = pool.enter()?;
+        let copies = records.first().map_or(1, |record| record.copies);
         let pointers = if records.is_empty() { Vec::new() } else { pool.store_records(&op, records)? };
         let stored = pointers.clone();
         let mut state = self.state.clone();
@@ -297,7 +302,7 @@ impl Receive {
         // Errors that come before the first change, after which none may.
         let applied = staging.update::<_, StreamError>(&op, |tree| {
             let old = self.old_values(tree, &items)?;
-            let ready = self.resolve(tree, &items, pointers)?.map_err(refuse)?;
+            let ready = self.resolve(tree, &items, (pointers, copies))?.map_err(refuse)?;
             last_extent = self.check_extents(tree, &ready, &old)?.map_err(refuse)?;
             let plan = Plan::of(tree, ready, old, &mut open, &mut agreement)?.map_err(refuse)?;
             open.put(&mut state);
@@ -314,8 +319,9 @@ impl Receive {
             // Nothing names them.
             staging.update::<_, PoolError>(&op, |tree| {
                 for ptr in stored {
-                    tree.link_block(ptr, 0);
-                    tree.drop_block(ptr, 0);
+                    let extent = Extent { ptr, len: 0, block_offset: 0, logical: 0, placed: 0, copies };
+                    tree.link_block(&extent);
+                    tree.drop_block(&extent);
                 }
                 Ok(())
             })?;
@@ -329,6 +335,49 @@ impl Receive {
         }
         (self.state, self.received, self.last_extent) = (state, received, last_extent);
         Ok(())
+    }
+
+    /// Checks extents that stay in files of which a chunk says that they are cut otherwise now; in one that is cut by
+    /// content they may lie anywhere. There may be many, and nobody else changes them: no operation is held.
+    fn check_cuts(&self, staging: &Dataset, items: &[Item]) -> Result<Result<(), Wrong>, StreamError> {
+        for item in items {
+            let Item::Put(key, value) = item else { continue };
+            let size = match Inode::decode(value) {
+                Ok(inode) if key.kind == INODE && !inode.by_content() => inode.record_size,
+                _ => continue,
+            };
+            let old = staging.view()?.get(key)?;
+            let old = old.map(|value| Inode::decode(&value)).transpose().map_err(PoolError::from)?;
+            let is_other = |old: Inode| old.by_content() || old.record_size != size;
+            if size == 0 || !old.is_some_and(is_other) {
+                continue;
+            }
+            let mut from = Some(Key::new(key.object, EXTENT, 0));
+            while let Some(at) = from.take() {
+                let (mut left, mut odd) = (WALKED, None);
+                let to = Bound::Included(Key::new(key.object, EXTENT, u64::MAX));
+                staging.view()?.scan_within((Bound::Included(at), to), &mut |key, value| {
+                    let fits = Extent::decode(value).is_ok_and(|extent| {
+                        let is_whole = extent.block_offset == 0 && extent.len.max(extent.logical) <= size;
+                        is_whole && key.offset.is_multiple_of(size.into())
+                    });
+                    // Those that come with the chunk are looked at by themselves.
+                    let comes = || items.binary_search_by_key(key, Item::key).is_ok();
+                    if left == 0 {
+                        from = Some(*key);
+                    } else if !fits && !comes() {
+                        odd = Some(*key);
+                    }
+                    let is_over = left == 0 || odd.is_some();
+                    left = left.saturating_sub(1);
+                    if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                })?;
+                if odd.is_some() {
+                    return Ok(Err(Wrong::Disagreement));
+                }
+            }
+        }
+        Ok(Ok(()))
     }
 
     /// Checks what an item says by itself.
@@ -411,6 +460,7 @@ impl Receive {
                 encoded: Some((stored.codec, stored.payload.clone())),
                 checksum: settings.checksum,
                 dedup: settings.dedup,
+                copies: settings.copies,
                 replaces: None,
             })
         };
@@ -427,7 +477,7 @@ impl Receive {
         &self,
         tree: &Update<'_>,
         items: &[Item],
-        pointers: Vec<BlockPtr>,
+        (pointers, copies): (Vec<BlockPtr>, u8),
     ) -> Result<Result<Vec<Ready>, Wrong>, StreamError> {
         let mut pointers = pointers.into_iter();
         let mut here: HashMap<Key, Extent> = HashMap::new();
@@ -439,7 +489,7 @@ impl Receive {
                 Item::Put(key, value) => Ready::Put(*key, value.clone()),
                 Item::Data(key, cover, _) => {
                     let ptr = pointers.next().expect("each record has a pointer");
-                    let extent = extent(ptr, cover);
+                    let extent = extent(ptr, cover, copies);
                     here.insert(*key, extent);
                     Ready::Extent(*key, extent, Came::New)
                 }
@@ -456,7 +506,7 @@ impl Receive {
                     let is_shared = at != *key || place.snapshot != self.state.from;
                     let (came, placed) =
                         if is_shared { (Came::Shared, 0) } else { (Came::Stays, found.placed) };
-                    let extent = Extent { placed, ..extent(found.ptr, cover) };
+                    let extent = Extent { placed, ..extent(found.ptr, cover, found.copies) };
                     here.insert(*key, extent);
                     Ready::Extent(*key, extent, came)
                 }
@@ -608,8 +658,9 @@ fn overlaps_next(
     Ok(next.is_some_and(|key| key.kind == EXTENT && key.object == object && key.offset < end))
 }
 
-fn extent(ptr: BlockPtr, cover: &Cover) -> Extent {
-    Extent { ptr, len: cover.len, block_offset: cover.block_offset, logical: cover.logical, placed: 0 }
+fn extent(ptr: BlockPtr, cover: &Cover, copies: u8) -> Extent {
+    let Cover { len, block_offset, logical, .. } = *cover;
+    Extent { ptr, len, block_offset, logical, placed: 0, copies }
 }
 
 /// An inode whose extents change, and its own item did not come yet.
@@ -651,14 +702,14 @@ impl Open {
             Ok::<_, Wrong>(())
         };
         if let Some(new) = new {
-            add(&mut self.stored.0, new.ptr.place.stored.into())?;
+            add(&mut self.stored.0, new.stored())?;
             add(&mut self.data.0, new.logical.into())?;
             self.offsets |= key.offset;
             self.longest = self.longest.max(new.logical);
             self.inner |= new.block_offset > 0;
         }
         if let Some(old) = old {
-            add(&mut self.stored.1, old.ptr.place.stored.into())?;
+            add(&mut self.stored.1, old.stored())?;
             add(&mut self.data.1, old.logical.into())?;
         }
         Ok(())
@@ -692,10 +743,7 @@ impl Open {
             }
         };
         let is_file = inode.kind == FileKind::Regular || (self.longest == 0 && inode.data == 0);
-        let cut = |inode: &Inode| (inode.record_size, inode.by_content());
-        // Extents that stay would be cut otherwise.
-        let stays = was.is_some_and(|was| cut(&was) != cut(&inode) && was.data > self.data.1 && !is_tail);
-        if !is_cut || !is_file || stays {
+        if !is_cut || !is_file {
             return Err(Wrong::Disagreement);
         }
         self.go_to(self.object);
@@ -764,15 +812,14 @@ impl Plan {
                         Came::Stays => tree.insert(key, &extent.encode())?,
                         Came::New | Came::Shared => tree.put_extent(key, extent)?,
                     }
-                    let logical = u64::from(extent.logical);
                     match came {
-                        Came::Shared => tree.share_block(extent.ptr, logical),
-                        Came::New | Came::Stays => tree.link_block(extent.ptr, logical),
+                        Came::Shared => tree.share_block(&extent),
+                        Came::New | Came::Stays => tree.link_block(&extent),
                     }
                 }
             }
             if let Some(dropped) = dropped {
-                tree.drop_block(dropped.ptr, u64::from(dropped.logical));
+                tree.drop_block(&dropped);
             }
         }
         Ok(())

@@ -21,6 +21,8 @@ pub const FRAME_SUM: usize = 8;
 pub const FRAME_MAX: u32 = 16 << 20;
 /// The most items of a chunk.
 pub const ITEMS_MAX: u32 = 8192;
+/// Bytes of an item at most, but for values and records.
+const ITEM_BYTES: usize = 54;
 /// The most plain bytes of the records of a chunk.
 pub const PLAIN_MAX: u64 = 32 << 20;
 /// The most bytes of a text.
@@ -230,7 +232,8 @@ pub struct Encoder {
 impl Encoder {
     /// The bytes of a frame.
     pub fn frame(&mut self, frame: &Frame) -> Vec<u8> {
-        let mut out = vec![0; FRAME_HEAD];
+        let mut out = Vec::with_capacity(FRAME_HEAD + frame.len_about() + FRAME_SUM);
+        out.resize(FRAME_HEAD, 0);
         out[0] = frame.kind() as u8;
         frame.put(&mut out);
         let len = (out.len() - FRAME_HEAD) as u32;
@@ -354,6 +357,17 @@ impl Frame {
             Self::End(_) => FrameKind::End,
             Self::Close => FrameKind::Close,
         }
+    }
+
+    /// Bytes of its payload, or some more: what is long is not copied while it grows.
+    fn len_about(&self) -> usize {
+        let Self::Chunk(items) = self else { return 0 };
+        let len = |item: &Item| match item {
+            Item::Put(_, value) => value.len(),
+            Item::Data(_, _, stored) => stored.payload.len(),
+            _ => 0,
+        };
+        items.iter().map(|item| ITEM_BYTES + len(item)).sum::<usize>() + 4
     }
 
     fn put(&self, out: &mut Vec<u8>) {

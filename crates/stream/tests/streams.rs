@@ -16,8 +16,9 @@ use larder_format::tables::ReceivingRecord;
 use larder_format::{ByteLen, DatasetId, Timestamp};
 use larder_pool::{Look, Pool, PoolError, ROOT_DATASET, ReceiveAs};
 use larder_sim::{SimWorld, Survival};
-use larder_stream::wire::{Begin, Decoder, Encoder, Frame, STREAM_CLEARS, Start};
+use larder_stream::wire::{Begin, Decoder, Encoder, Frame, Item, STREAM_CLEARS, Start};
 use larder_stream::{Base, Receive, Send, StreamError};
+use larder_upkeep::Task;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -163,6 +164,18 @@ struct Work {
     names: u64,
 }
 
+/// Cuts files anew, as far as so many steps get.
+fn recut(bed: &Bed, size: u64, by_content: bool, steps: u64) {
+    let chunking = if by_content { "content" } else { "fixed" };
+    bed.pool.set_property(ROOT_DATASET, "recordsize", &size.to_string()).unwrap();
+    bed.pool.set_property(ROOT_DATASET, "chunking", chunking).unwrap();
+    bed.upkeep.passes.start(Task::Records, vec![ROOT_DATASET], 0).unwrap();
+    for _ in 0..steps {
+        bed.upkeep.passes.step(1).unwrap();
+    }
+    drop(bed.upkeep.passes.stop());
+}
+
 impl Work {
     fn new(seed: u64) -> Self {
         Self { entropy: SeededEntropy::new(seed.wrapping_mul(0x9e37_79b9).wrapping_add(3)), names: 0 }
@@ -208,7 +221,7 @@ impl Work {
         self.names += 1;
         let name = format!("n{}", self.names);
         let nobody = Handle(0);
-        match (self.next(14), file) {
+        match (self.next(15), file) {
             (0..=2, _) | (_, None) => {
                 let node = bed.file(dir, &name);
                 let len = self.next(60_000) as usize;
@@ -220,6 +233,8 @@ impl Work {
             }
             (6, Some((.., node))) => bed.resize(node, self.next(80_000)),
             (7, _) => drop(bed.dir(dir, &name)),
+            // To the end, or not.
+            (14, _) => recut(bed, 4096 << self.next(3), self.next(3) == 0, self.next(40)),
             (8, Some((parent, name, _))) => bed.mount.unlink(parent, name.as_bytes()).unwrap(),
             (9, Some((parent, old, _))) => {
                 bed.mount
@@ -494,6 +509,9 @@ fn no_harm(b: &Bed, stream: &[Frame], seen: &[Seen; 2], rounds: u64) {
         }
         if round % 200 == 0 {
             check(b);
+            // Blocks that were shared are left to it.
+            assert!(b.upkeep.gc.start().unwrap());
+            while b.upkeep.gc.step(64).unwrap() {}
         }
     }
     eprintln!("{refused} refused, {taken} taken");
@@ -536,6 +554,71 @@ fn half_of_a_stream_is_no_clone_and_goes_with_its_dataset() {
     drop(staging);
     b.pool.destroy_dataset(there).unwrap();
     reimport(&b);
+}
+
+#[test]
+fn files_that_are_cut_anew_arrive_before_between_and_afterwards() {
+    for (from, to) in [(4096, 16384), (16384, 4096)] {
+        let (a, b) = (source(&[("recordsize", &from.to_string()), ("compression", "off")]), target());
+        let (large, sparse, short) = (a.file(ROOT, "large"), a.file(ROOT, "sparse"), a.file(ROOT, "short"));
+        a.write(large, 0, &SeededEntropy::new(1).bytes(200_000));
+        // Some extents of these stay, and are cut right as they are.
+        [0, 100_000, 200_000].into_iter().for_each(|at| a.write(sparse, at / 16384 * 16384, &[7; 4000]));
+        a.write(short, 0, b"some bytes");
+        let mut before: Option<String> = None;
+        let mut sent = |bytes: Option<u64>| {
+            let name = before.as_deref().map_or("s".to_owned(), |name| format!("{name}x"));
+            bytes.into_iter().for_each(|bytes| recut(&a, to, false, bytes));
+            take(&a, &name);
+            let stream = encode(&frames(&a.pool, "tank", before.as_deref(), &name, None));
+            receive(&b.pool, "tank/r", &stream, ReceiveAs::Next).unwrap();
+            let there = id(&b.pool, "tank/r");
+            assert!(see(&b.pool, there, &name) == see(&a.pool, id(&a.pool, "tank"), &name));
+            let is_between = |node: NodeId| {
+                let value = b.pool.snapshot_view(there, &name).unwrap();
+                let value = value.get(&Key::new(node.unpack().1.get(), INODE, 0)).unwrap().unwrap();
+                Inode::decode(&value).unwrap().by_content()
+            };
+            before = Some(name.clone());
+            let between = is_between(large);
+            check(&b);
+            between
+        };
+        assert_eq!([None, Some(3), Some(2), Some(1000)].map(&mut sent), [false, true, true, false]);
+    }
+}
+
+#[test]
+fn a_stream_that_says_another_cut_than_extents_have_which_stay_is_refused() {
+    let (a, b) = (source(&[("recordsize", "4096"), ("compression", "off")]), target());
+    let node = a.file(ROOT, "file");
+    a.write(node, 0, &SeededEntropy::new(1).bytes(100_000));
+    take(&a, "one");
+    receive(&b.pool, "tank/r", &encode(&frames(&a.pool, "tank", None, "one", None)), ReceiveAs::Next)
+        .unwrap();
+    a.tick();
+    a.write(node, 98_304, b"the last one changes");
+    take(&a, "two");
+    let honest = frames(&a.pool, "tank", Some("one"), "two", None);
+    let said = |record_size: u32| {
+        let mut frames = honest.clone();
+        for frame in &mut frames {
+            let Frame::Chunk(items) = frame else { continue };
+            for item in items {
+                if let Item::Put(key, value) = item
+                    && (key.object, key.kind) == (node.unpack().1.get(), INODE)
+                {
+                    let inode = Inode { record_size, ..Inode::decode(value).unwrap() };
+                    *value = inode.encode().to_vec().into();
+                }
+            }
+        }
+        receive(&b.pool, "tank/r", &encode(&frames), ReceiveAs::Next)
+    };
+    assert!(said(16_384).is_err());
+    assert!(said(512).is_err());
+    assert!(b.pool.snapshot_named(id(&b.pool, "tank/r"), "two").is_err());
+    said(4096).unwrap();
 }
 
 #[test]

@@ -136,7 +136,7 @@ impl Visitor for Deep<'_> {
         let ptr = extent.ptr;
         self.see(member, ptr);
         // Charged as it was written: moves keep the length, and an alias is charged for what it was.
-        let charged = u64::from(ptr.place.footprint());
+        let charged = extent.charged();
         let sum = &mut self.sums[member.number as usize];
         sum.0 += charged;
         if member.inherited.is_some() && ptr.id <= member.inherited_below {
@@ -246,6 +246,16 @@ impl Checker<'_> {
             }
             let (dead, shared) = (entry.marks.contains(Marks::DEAD), entry.marks.contains(Marks::SHARED));
             let mut problem = |text: &str| report.problems.push(format!("block {id} {text}"));
+            if let [_, _, ..] = entry.places() {
+                for (i, &place) in entry.places().iter().enumerate() {
+                    if entry.places()[..i].iter().any(|other| other.segment == place.segment) {
+                        problem("has two places in one segment");
+                    }
+                    if !dead && let Err(error) = self.store.read_at(BlockPtr { id, place }) {
+                        problem(&format!("at {place:?}: {error}"));
+                    }
+                }
+            }
             if dead && !queued {
                 problem("is marked as dead, but the free queue is empty");
             }
@@ -336,7 +346,7 @@ impl Checker<'_> {
             found.push((id, tag));
             Ok(())
         };
-        while walk.step(self.pool, pages, ENTRIES, &mut refer)? {}
+        while walk.step(self.pool, pages, ENTRIES, |origin| Some(origin.into()), &mut refer)? {}
         for (id, tag) in found {
             if live.is_full(1) {
                 live.spill(pages)?;

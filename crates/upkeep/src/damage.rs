@@ -5,6 +5,9 @@
 //! and has read what lies there. A node that is lost takes with it objects of which nothing is known but that
 //! directories name them; so a second pass looks at names for inodes within such nodes.
 //!
+//! Extents of aliases tell nothing of their targets: before, the map is asked for aliases of what is lost
+//! ([`crate::lost_aliases`]).
+//!
 //! At its end the walk looks at all entries, and reads the blocks they name: entries whose block can be read again go.
 //! It keeps a key and the losses it looks for, which a crash forgets; import has all of a segment of which something is
 //! lost looked at again.
@@ -12,13 +15,19 @@
 //! # Locks
 //! The walk's is taken before everything but GC's.
 
+use crate::heal::Healing;
+use crate::lost_aliases::AliasSearch;
+use crate::read_repair::ReadRepair;
 use larder_format::block::BlockKind;
 use larder_format::items::{self, ENTRY, EXTENT, Entry, Extent, FileKind, INODE};
 use larder_format::ledger::{DamageKind, DamageRecord};
 use larder_format::node::{Key, Leaf, Node};
+use larder_format::run::MAX_PLACES;
 use larder_format::tables::SnapshotRecord;
-use larder_format::{BlockId, BlockPtr, DatasetId};
+use larder_format::{BlockId, BlockPtr, DatasetId, SegmentId};
+use larder_mutants::{Mutant, mutated};
 use larder_pool::Look;
+use larder_pool::Lost;
 use larder_pool::Pool;
 use larder_pool::ledger::{Damage, HEAD, Name, Wanted, data, node};
 use larder_sorted::tree::{Met, NodeStore, Tree};
@@ -27,14 +36,26 @@ use larder_store::Store;
 use larder_store::decode_node;
 use larder_store::{PoolError, Result};
 use larder_sync::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Blocks that the walk keeps before it reads them, about.
 const SUSPECTS: usize = 1024;
+/// Ranges that are postponed, at most, for how long at least, and the records by which room for them is told: what
+/// packs worse lacks room again, and waits again.
+const POSTPONED: usize = 4096;
+const PAUSE: Duration = Duration::from_secs(60);
+const RECORD: u32 = 128 << 10;
+/// Bytes of what was postponed for which a walk is worth it.
+const ENOUGH: u64 = 1 << 30;
+
 /// Position of the walk.
 struct DamageWalk {
     wanted: Wanted,
+    /// Aliases of what is lost.
+    aliases: HashSet<BlockId>,
     /// Blocks to be read before it goes on, and the entry for each if it cannot be read.
     suspects: Vec<(DamageRecord, BlockPtr)>,
     /// Trees to be gone through, the current one last.
@@ -44,6 +65,10 @@ struct DamageWalk {
 }
 
 enum WalkStage {
+    /// Blocks with several places.
+    Healing(Box<Healing>),
+    /// Aliases.
+    Aliases(AliasSearch),
     /// Leaves and extents.
     Blocks,
     /// Names of inodes in lost nodes, in the trees that have some.
@@ -79,16 +104,44 @@ impl NodeStore for Suspicious<'_> {
     }
 }
 
+/// Ranges with something that can be healed and for which there was no room.
+#[derive(Default)]
+struct Postponed {
+    ranges: Vec<Lost>,
+    /// Bytes that it takes, by copy.
+    bytes: [u64; MAX_PLACES],
+    /// When that was found, by the clock that never goes back.
+    since: Duration,
+    /// The least that could be stored since, by copy.
+    least: [u64; MAX_PLACES],
+}
+
+impl Postponed {
+    /// Whether there is room by now for all of it, or for a part that is worth a walk, if so much can be stored.
+    fn has_room(&mut self, storable: [u64; MAX_PLACES]) -> bool {
+        let mut healable = 0;
+        for ((least, storable), bytes) in self.least.iter_mut().zip(storable).zip(self.bytes) {
+            *least = storable.min(*least);
+            healable += bytes.min(storable - *least);
+        }
+        healable >= self.bytes.iter().sum::<u64>().min(ENOUGH)
+    }
+}
+
 /// Names what is lost.
 pub struct DamageWalker {
     pool: Arc<Pool>,
     store: Arc<Store>,
+    repairs: Arc<ReadRepair>,
     walk: Mutex<Option<DamageWalk>>,
+    /// At most as many as the ledger keeps.
+    postponed: Mutex<Postponed>,
 }
 
 impl DamageWalker {
-    pub(crate) fn new(pool: &Arc<Pool>) -> Self {
-        Self { pool: Arc::clone(pool), store: Arc::clone(pool.store()), walk: Mutex::default() }
+    pub(crate) fn new(pool: &Arc<Pool>, repairs: &Arc<ReadRepair>) -> Self {
+        let (pool, store, repairs) = (Arc::clone(pool), Arc::clone(pool.store()), Arc::clone(repairs));
+        Self { pool, store, repairs, walk: Mutex::default(), postponed: Mutex::default() }
     }
 
     fn ledger(&self) -> &Damage {
@@ -119,6 +172,7 @@ impl DamageWalker {
     pub fn step(&self, effort: usize) -> Result<bool> {
         let mut walk = self.walk.lock();
         if walk.is_none() {
+            self.take_postponed();
             let Some(wanted) = self.ledger().take_wanted() else { return Ok(false) };
             let looks = !wanted.ranges.is_empty() || !wanted.blocks.is_empty();
             let mut trees: Vec<_> = wanted.trees.iter().copied().collect();
@@ -126,24 +180,115 @@ impl DamageWalker {
                 trees = self.all_trees();
             }
             trees.reverse();
-            *walk = Some(DamageWalk {
-                wanted,
-                suspects: Vec::new(),
-                trees,
-                at: Key::MIN,
-                stage: WalkStage::Blocks,
-            });
+            let heals = !wanted.ranges.is_empty() && self.can_heal();
+            let stage = match heals {
+                true => WalkStage::Healing(Box::new(Healing::new())),
+                false => self.stage_before_blocks(&wanted),
+            };
+            let (aliases, suspects) = (HashSet::new(), Vec::new());
+            *walk = Some(DamageWalk { wanted, aliases, suspects, trees, at: Key::MIN, stage });
         }
         let at = walk.as_mut().expect("it was just made");
         let more = match &mut at.stage {
             _ if !at.suspects.is_empty() => self.read_suspects(&mut at.suspects, effort.max(1)),
+            WalkStage::Healing(healing) => {
+                if !healing.step(&self.pool, &at.wanted, effort.max(1))? {
+                    let ranges = &at.wanted.ranges;
+                    // Others that were found since are for the next walk.
+                    let is_covered = |lost: &Lost| {
+                        let ranges = ranges.get(&(lost.segment, lost.column));
+                        let covers = |range: &Range<u32>| {
+                            range.start <= lost.range.start && lost.range.end <= range.end
+                        };
+                        ranges.is_some_and(|ranges| ranges.iter().any(covers))
+                    };
+                    let is_healed = |lost: &Lost| is_covered(lost) && healing.has_healed(&self.pool, lost);
+                    self.repairs.healed(is_healed, healing.bytes);
+                    self.postpone(healing.postponed(&at.wanted));
+                    at.stage = self.stage_before_blocks(&at.wanted);
+                }
+                true
+            }
+            WalkStage::Aliases(search) => {
+                if !search.step(&self.pool, &at.wanted, effort.max(1))? {
+                    at.aliases = search.take_found();
+                    at.stage = WalkStage::Blocks;
+                }
+                true
+            }
             WalkStage::Blocks | WalkStage::Names => self.walk_tree(at, effort.max(1))?,
             WalkStage::Entries(after) => self.look_again(after, effort.max(1)),
         };
         if !more && let Some(over) = walk.take() {
-            self.ledger().named(over.wanted.ranges.into_keys().map(|(segment, _)| segment));
+            let postponed = self.postponed.lock();
+            let waiting: HashSet<SegmentId> = postponed.ranges.iter().map(|lost| lost.segment).collect();
+            let is_over = |id: &SegmentId| !waiting.contains(id);
+            let segments = over.wanted.ranges.into_keys().map(|(segment, _)| segment);
+            self.ledger().named(segments.filter(is_over));
         }
         Ok(more || self.ledger().has_wanted())
+    }
+
+    /// Goes through the map for aliases, where some block may be one, or goes on with trees at once.
+    fn stage_before_blocks(&self, wanted: &Wanted) -> WalkStage {
+        let is_some_lost = !wanted.ranges.is_empty() || !wanted.blocks.is_empty();
+        let has_aliases = is_some_lost && self.store.core.lock().has_aliases();
+        if has_aliases { WalkStage::Aliases(AliasSearch::new(wanted)) } else { WalkStage::Blocks }
+    }
+
+    /// Has ranges that lacked room looked for again when there is more.
+    fn postpone(&self, (ranges, bytes): (Vec<Lost>, [u64; MAX_PLACES])) {
+        if ranges.is_empty() {
+            return;
+        }
+        let mut postponed = self.postponed.lock();
+        postponed.ranges.extend(ranges);
+        postponed.ranges.truncate(POSTPONED);
+        postponed.bytes.iter_mut().zip(bytes).for_each(|(sum, bytes)| *sum += bytes);
+        (postponed.since, postponed.least) = (self.store.world.clock.monotonic(), self.storable());
+    }
+
+    /// Has it looked for when as much more can be stored as it takes, or a part that is worth a walk; or together with
+    /// what is looked for anyway.
+    fn take_postponed(&self) {
+        let mut postponed = self.postponed.lock();
+        if postponed.ranges.is_empty() || !self.can_heal() {
+            return;
+        }
+        let (now, storable) = (self.store.world.clock.monotonic(), self.storable());
+        let has_room = postponed.has_room(storable);
+        let is_time = now.saturating_sub(postponed.since) >= PAUSE && has_room;
+        if is_time || self.ledger().has_wanted_ranges() {
+            self.ledger().note_lost(&std::mem::take(&mut *postponed).ranges);
+        }
+    }
+
+    /// Bytes of blocks that can be stored now at one place, by the copy that it is of.
+    fn storable(&self) -> [u64; MAX_PLACES] {
+        self.store.storable_by_copy(RECORD)
+    }
+
+    /// Whether what is lost at one place may be at another.
+    fn can_heal(&self) -> bool {
+        self.store.core.lock().has_copies()
+            && self.store.check_writable().is_ok()
+            && !mutated(Mutant::CopyNotHealed)
+    }
+
+    /// Goes on until it is known what of all that was found lost is at other places; false when it is.
+    ///
+    /// # Errors
+    /// As [`DamageWalker::step`].
+    pub(crate) fn heal_step(&self, effort: usize) -> Result<bool> {
+        let is_healing = || {
+            let walk = self.walk.lock();
+            walk.as_ref().is_some_and(|walk| matches!(walk.stage, WalkStage::Healing(_)))
+        };
+        if self.can_heal() && (is_healing() || self.ledger().has_wanted_ranges()) {
+            self.step(effort)?;
+            return Ok(true);
+        }
+        Ok(false)
     }
 
     /// Goes through some leaves of the walk's current tree.
@@ -185,7 +330,7 @@ impl DamageWalker {
         tree: &Tree,
         effort: usize,
     ) -> Option<Key> {
-        let DamageWalk { wanted, suspects, at, stage, .. } = walk;
+        let DamageWalk { wanted, aliases, suspects, at, stage, .. } = walk;
         let nodes = Suspicious { pool: &self.pool, wanted };
         let by_name = matches!(stage, WalkStage::Names);
         let lost: Vec<DamageRecord> = if by_name { self.ledger().lost_nodes(of) } else { Vec::new() };
@@ -194,7 +339,7 @@ impl DamageWalker {
             next = tree.survey(&nodes, next, 1, |met| match met {
                 Met::Lost(lost) => drop(self.ledger().note(node(of, &lost))),
                 Met::Leaf(leaf) if by_name => self.name_objects(tree, leaf, &lost),
-                Met::Leaf(leaf) => self.suspect(of, leaf, wanted, suspects),
+                Met::Leaf(leaf) => self.suspect(of, leaf, (wanted, aliases), suspects),
             })?;
             if suspects.len() >= SUSPECTS {
                 break;
@@ -208,13 +353,14 @@ impl DamageWalker {
         &self,
         of: (DatasetId, BlockId),
         leaf: &Leaf,
-        wanted: &Wanted,
+        (wanted, aliases): (&Wanted, &HashSet<BlockId>),
         suspects: &mut Vec<(DamageRecord, BlockPtr)>,
     ) {
         for (key, value) in leaf.iter().filter(|(key, _)| key.kind == EXTENT) {
             let Ok(extent) = Extent::decode(value) else { continue };
             let ptr = extent.ptr;
-            if self.store.place_of(ptr).is_ok_and(|place| wanted.meets(ptr.id, place)) {
+            let may_be_lost = || self.store.place_of(ptr).is_ok_and(|place| wanted.meets(ptr.id, place));
+            if aliases.contains(&ptr.id) || may_be_lost() {
                 let (inode, offset, len) = (key.object, key.offset, u64::from(extent.len));
                 suspects.push((data(of.0, of.1, inode, offset, len, ptr.id), ptr));
             }
@@ -237,10 +383,13 @@ impl DamageWalker {
         true
     }
 
-    /// Whether the map knows a block and it can be read.
+    /// Whether the map knows a block and it can be read. An alias that only its hint gives is lost: with the segment
+    /// that it was in before, at the latest.
     fn is_there(&self, ptr: BlockPtr, kind: BlockKind) -> bool {
-        self.store.places_of(ptr.id).is_ok_and(|places| !places.is_empty())
-            && self.store.read_plain(ptr, kind).is_ok()
+        let Ok((id, places)) = self.store.content_of(ptr.id) else { return false };
+        let Some(&place) = places.first() else { return false };
+        let known = if id == ptr.id { ptr } else { BlockPtr { id, place } };
+        self.store.read_plain(known, kind).is_ok()
     }
 
     /// Names inodes that were in lost nodes.

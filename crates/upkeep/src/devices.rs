@@ -22,7 +22,7 @@ use larder_format::segment::{Layout, MIN_SLOT, SegmentState};
 use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceIndex, GroupIndex, Incarnation, SegmentId};
 use larder_mutants::{Mutant, mutated};
 use larder_pool::Pool;
-use larder_pool::create::{MAX_WITH_OTHERS, data_start, slot_count, write_label_areas};
+use larder_pool::create::{MAX_WITH_OTHERS, data_start, slot_count, slot_size, write_label_areas};
 use larder_pool::open::{Found, holds, is_branch, lacks_slots};
 use larder_store::Refusal;
 use larder_store::Store;
@@ -38,6 +38,9 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A device that leaves is waited for so long, each time.
 const WIPING: Duration = Duration::from_secs(5);
+
+/// Slots of a device with copies, at least: one is being filled, one is emptied.
+const LEAST_CACHE_SLOTS: u32 = 8;
 
 /// Requirements on a new device.
 pub(crate) struct Place {
@@ -135,7 +138,8 @@ impl Devices {
                     let (had, has) = (found.label.device_size.get(), found.device.size().get());
                     return Err(Refusal::CutShort { device: found.device.name(), had, has }.into());
                 }
-                if let Some(text) = lacks_slots(&found.label, member.slot_size, member.slot_count) {
+                let slot_size = if member.is_cache { found.label.slot_size } else { member.slot_size };
+                if let Some(text) = lacks_slots(&found.label, slot_size, member.slot_count) {
                     return Err(Refusal::LacksSlots { device: found.device.name(), text }.into());
                 }
                 // Its state may be older than the one that the pool gave it.
@@ -161,9 +165,16 @@ impl Devices {
         }
         if member.group == NO_GROUP {
             // Its label may be for a place that it did not get: a cut came before the boundary.
-            let (present, state, slot_size) = (Some((device, label)), MemberState::Online, member.slot_size);
+            let slot_size = if member.is_cache { label.slot_size } else { member.slot_size };
+            let (present, state) = (Some((device, label)), MemberState::Online);
             let spare = Member::new(&known, slot_size, present, state, &self.store.world.clock);
-            self.store.members.put_spare(Arc::new(spare));
+            spare.set_timeout(member.timeout());
+            let other = Arc::new(spare);
+            self.store.members.put_other(Arc::clone(&other));
+            if other.is_cache {
+                self.store.detach_cache(other.index);
+                self.attach_cache(&other);
+            }
             return Ok(());
         }
         let (clock, slot_size) = (Arc::clone(&self.store.world.clock), member.slot_size);
@@ -393,9 +404,69 @@ impl Devices {
         self.store.event(Event::new(Class::DeviceAdd).device(label.device, new.name()).text("a spare"));
         self.pool.change_members(move |pool, _| {
             let spare = Member::labelled(new, label, MemberState::Online, None, &clock);
-            pool.store().members.put_spare(Arc::new(spare));
+            pool.store().members.put_other(Arc::new(spare));
         })?;
         Ok(index)
+    }
+
+    /// Adds a device for copies of blocks: reads find there what was read before. Whatever it holds is overwritten.
+    ///
+    /// # Errors
+    /// When the device is too small, or fails.
+    pub fn add_cache(&self, new: Arc<dyn Device>) -> Result<DeviceIndex> {
+        let _mine = self.pool.change_turn();
+        let index = self.store.members.next_index(1, MAX_WITH_OTHERS)?;
+        let rule = GroupRule {
+            word: LayoutKind::Single,
+            layout: Layout::new(1, 1, 0).expect("one column is a layout"),
+        };
+        let ashift = MIN_ASHIFT;
+        let (slot_size, slot_count) = self.cache_slots(&*new, None)?;
+        let place = Place { index, group: NO_GROUP, rule, slot_size, slot_count, ashift };
+        let label = self.label_for(&*new, &place, None)?;
+        let clock = Arc::clone(&self.store.world.clock);
+        self.store.event(Event::new(Class::DeviceAdd).device(label.device, new.name()).text("a cache"));
+        let member = Arc::new(Member::labelled(new, label, MemberState::Online, None, &clock).for_cache());
+        let added = Arc::clone(&member);
+        self.pool.change_members(move |pool, _| drop(pool.store().members.put_other(added)))?;
+        self.attach_cache(&member);
+        Ok(index)
+    }
+
+    fn attach_cache(&self, member: &Arc<Member>) {
+        if !self.store.attach_cache(member) {
+            let text = "its slots are not as large as those of the other caches, or too many: it is not used";
+            self.store.event(Event::new(Class::DeviceAdd).device(member.guid, member.name()).text(text));
+        }
+    }
+
+    /// Whether [`Devices::add_cache`] has use for these devices, one after the other.
+    ///
+    /// # Errors
+    /// When one is too small, and which.
+    pub fn check_caches(&self, devices: &[Arc<dyn Device>]) -> Result<(), (usize, PoolError)> {
+        let mut slots = None;
+        for (at, device) in devices.iter().enumerate() {
+            let (slot_size, _) = self.cache_slots(&**device, slots).map_err(|error| (at, error))?;
+            slots = Some(slot_size);
+        }
+        Ok(())
+    }
+
+    /// Size and number of the slots that a device for copies gets.
+    fn cache_slots(&self, device: &dyn Device, others: Option<u32>) -> Result<(u32, u32)> {
+        let size = device.size();
+        // Slots of one size on all of them.
+        let known = self.store.members.caches().iter().find_map(|cache| Some(cache.label()?.slot_size));
+        let slot_size = known.or(others).unwrap_or_else(|| slot_size(size.get()));
+        let slot_count = slot_count(size, slot_size, MIN_ASHIFT);
+        if slot_count < LEAST_CACHE_SLOTS {
+            let (device, has) = (device.name(), size.get());
+            let slots = u64::from(LEAST_CACHE_SLOTS) * u64::from(slot_size);
+            let needed = slots + 2 * LABEL_AREA + (1 << MIN_ASHIFT);
+            return Err(Refusal::TooSmall { device, has, needed }.into());
+        }
+        Ok((slot_size, slot_count))
     }
 
     /// Counts errors anew, of one device or of all; a pool that is suspended for what devices refused goes on if it can
@@ -412,7 +483,7 @@ impl Devices {
         }
         let all = match device {
             Some(device) => vec![self.pool.known(device)?],
-            None => self.store.members.iter().chain(self.store.members.spares()).collect(),
+            None => self.store.members.all().collect(),
         };
         // One that cannot be taken back keeps no other out.
         let mut outcome = Ok(());

@@ -9,6 +9,8 @@ mod check;
 mod damage;
 mod devices;
 pub mod gc;
+mod heal;
+mod lost_aliases;
 mod note;
 mod pass;
 mod read_repair;
@@ -56,7 +58,7 @@ pub struct Upkeep {
     /// Garbage collection.
     pub gc: Collector,
     /// Names of what is lost.
-    pub damage: DamageWalker,
+    pub damage: Arc<DamageWalker>,
 }
 
 impl Upkeep {
@@ -66,7 +68,8 @@ impl Upkeep {
         let devices = Arc::new(Devices::new(pool));
         let read_repair = Arc::new(ReadRepair::new(pool));
         let resilver = Arc::new(Resilver::new(pool, &devices, &read_repair));
-        let scrub = Arc::new(Scrub::new(pool, &read_repair));
+        let damage = Arc::new(DamageWalker::new(pool, &read_repair));
+        let scrub = Arc::new(Scrub::new(pool, &read_repair, &damage));
         pool.add_resting(Arc::downgrade(&resilver) as _);
         pool.add_resting(Arc::downgrade(&scrub) as _);
         Arc::new(Self {
@@ -76,7 +79,7 @@ impl Upkeep {
             trim: Trimmer::new(pool),
             passes: Passes::new(pool),
             gc: Collector::new(pool),
-            damage: DamageWalker::new(pool),
+            damage,
             devices,
             resilver,
             read_repair,

@@ -1,10 +1,10 @@
 //! Passes over the records that datasets have stored, their snapshots' included: looking for duplicates, storing them
-//! anew as the datasets' properties say, and the way back from sharing.
+//! anew as the datasets' properties say, and the way back from sharing; and cutting live files into other records.
 //!
 //! Trees are walked as they are committed, the head first, then each snapshot without what the tree after it has, so
 //! that nodes which both have are not read. Each stretch of a tree gives some thousand records, which are gone through
-//! in the order in which they were stored. No tree is changed, but by the way back: it gives live files blocks of their
-//! own, and the layer above, which knows who else changes them, goes through a head for it ([`Pool::renew`]).
+//! in the order in which they were stored. No tree is changed, but by passes that give live files other blocks: the
+//! layer above, which knows who else changes files, goes through a head for them ([`Pool::renew`]).
 //!
 //! There is one pass of a pool at a time. How far it came is a note, kept with what it did: after an export, or a
 //! crash, it goes on with the stretch that it was in, and what was done of that is found done.
@@ -15,10 +15,11 @@
 use crate::note::NoteReader;
 use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Timestamp};
-use larder_pool::{Pool, PoolError, Renewal, Renewed, Result, Tally, TreeOf, TreeRecords};
+use larder_pool::{Pool, PoolError, Renew, Renewal, Renewed, Result, Settings, Tally, TreeOf, TreeRecords};
 use larder_store::{Class, Dedup, Event};
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,10 +45,13 @@ const NOTE: &str = "pass";
 pub enum Task {
     /// Records that are there twice become aliases: [`Pool::share_records`].
     Dedup,
-    /// Records that are stored otherwise than the properties say are stored anew: [`Pool::rewrite_records`].
+    /// Records that are stored otherwise than the properties say are stored anew, and nodes get as many places:
+    /// [`Pool::rewrite_records`], [`Pool::rewrite_nodes`].
     Rewrite,
-    /// Live files get blocks of their own, and records leave the index: [`Pool::renew`].
+    /// Live files get blocks of their own, and records leave the index: [`Renew::Own`].
     Undedup,
+    /// Live files are cut into records as the properties say: [`Renew::Records`].
+    Records,
 }
 
 /// State of a pass.
@@ -95,11 +99,13 @@ struct Course {
     /// The tree of the next at hand, and where in it.
     tree: TreeOf,
     from: Key,
+    /// Of a rewrite, what the properties said when it began: what was done before they changed is to be done again.
+    asked: Option<u64>,
 }
 
 impl Course {
     fn encode(&self) -> String {
-        let Self { pass, done, tree, from } = self;
+        let Self { pass, done, tree, from, asked } = self;
         let state = match pass.state {
             PassState::Active => 0,
             PassState::Stopped => 1,
@@ -116,6 +122,7 @@ impl Course {
             Task::Dedup => "dedup",
             Task::Rewrite => "rewrite",
             Task::Undedup => "undedup",
+            Task::Records => "records",
         };
         let tally = pass.tally;
         let numbers = [
@@ -136,7 +143,10 @@ impl Course {
         ];
         let times =
             format!("{} {} {} {}", pass.started.secs, pass.started.nanos, finished.secs, finished.nanos);
-        let numbers = numbers.map(|number| number.to_string()).join(" ");
+        let mut numbers = numbers.map(|number| number.to_string()).join(" ");
+        if pass.task == Task::Records {
+            numbers += &format!(" {}", tally.kept);
+        }
         // Numbers in a row are told by the first and the last: a note is short.
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for of in pass.datasets.iter().map(|of| of.get()) {
@@ -146,7 +156,8 @@ impl Course {
             }
         }
         let datasets: Vec<String> = runs.iter().map(|(first, last)| format!("{first} {last}")).collect();
-        format!("{task} {state} {times} {numbers} {}", datasets.join(" "))
+        let asked = asked.map(|asked| format!(" {asked}")).unwrap_or_default();
+        format!("{task} {state} {times} {numbers} {}{asked}", datasets.join(" "))
     }
 
     fn decode(text: &str) -> Option<Self> {
@@ -155,6 +166,7 @@ impl Course {
             "dedup" => Task::Dedup,
             "rewrite" => Task::Rewrite,
             "undedup" => Task::Undedup,
+            "records" => Task::Records,
             _ => return None,
         };
         let state = match note.number()? {
@@ -167,13 +179,14 @@ impl Course {
         let started = note.time()?;
         let finished = Some(note.time()?).filter(|time| time.secs > 0);
         let [examined, total, rate] = [note.number()?, note.number()?, note.number()?];
-        let tally = Tally {
+        let mut tally = Tally {
             records: note.number()?,
             read: note.number()?,
             changed: note.number()?,
             before: note.number()?,
             after: note.number()?,
             unread: note.number()?,
+            kept: 0,
         };
         let done = note.number()? as usize;
         let tree = match note.number()? {
@@ -182,10 +195,16 @@ impl Course {
         };
         let (object, kind) = (note.number()?, u8::try_from(note.number()?).ok()?);
         let from = Key::new(object, kind, note.number()?);
-        let runs = std::iter::from_fn(|| Some(note.number()?..=note.number()?));
-        let datasets = runs.flatten().take(MOST_DATASETS).map(DatasetId::new).collect();
+        if task == Task::Records {
+            tally.kept = note.number()?;
+        }
+        // Runs are pairs; an odd one is what the properties said.
+        let mut runs: Vec<u64> = std::iter::from_fn(|| note.number()).collect();
+        let asked = if runs.len() % 2 == 1 { runs.pop() } else { None };
+        let runs = runs.chunks(2).flat_map(|run| run[0]..=run[1]);
+        let datasets = runs.take(MOST_DATASETS).map(DatasetId::new).collect();
         let pass = Pass { task, state, started, finished, datasets, examined, total, rate, tally };
-        Some(Self { pass, done, tree, from })
+        Some(Self { pass, done, tree, from, asked })
     }
 }
 
@@ -249,6 +268,8 @@ struct Inner {
     course: Option<Option<Course>>,
     /// Records of the stretch at hand that are not done, those that come first at the end.
     waiting: Vec<BlockPtr>,
+    /// Its nodes, where they are wanted.
+    nodes: Vec<BlockPtr>,
     /// Where the stretch after it begins; none when a stretch has to be fetched first.
     next: Option<(usize, TreeOf, Key)>,
     /// Place that the index had caught up to, and steps since it got on.
@@ -289,6 +310,7 @@ impl Passes {
                 Task::Dedup => "duplicates are being looked for in",
                 Task::Rewrite => "records are being rewritten in",
                 Task::Undedup => "files are given blocks of their own in",
+                Task::Records => "files are being cut anew in",
             };
             inner.course = Some(before);
             return Err(PoolError::Busy(format!("{doing} {}", names.join(", "))));
@@ -297,9 +319,15 @@ impl Passes {
             let Pass { task: of, state, datasets: all, .. } = &course.pass;
             *of == task && matches!(state, PassState::Stopped | PassState::Full) && *all == datasets
         };
+        let asked = (task == Task::Rewrite).then(|| self.asked(&datasets));
         let course = match before.filter(same) {
             Some(mut course) => {
                 (course.pass.state, course.pass.rate, course.pass.finished) = (PassState::Active, rate, None);
+                // The properties may be others by now; files that are cut so cost a look.
+                if task == Task::Records || course.asked != asked {
+                    (course.done, course.tree, course.from) = (0, TreeOf::Head, Key::MIN);
+                    (course.pass.examined, course.asked) = (0, asked);
+                }
                 course
             }
             None => Course {
@@ -308,7 +336,7 @@ impl Passes {
                     state: PassState::Active,
                     started: self.pool.store().world.clock.now(),
                     finished: None,
-                    total: datasets.iter().map(|of| self.stored(*of)).sum(),
+                    total: datasets.iter().map(|of| self.stored(task, *of)).sum(),
                     datasets,
                     examined: 0,
                     rate,
@@ -317,9 +345,14 @@ impl Passes {
                 done: 0,
                 tree: TreeOf::Head,
                 from: Key::MIN,
+                asked,
             },
         };
         *inner = Inner::default();
+        if task == Task::Rewrite {
+            // Data accepted before the properties changed is stored as they said then, and is met.
+            self.pool.commit()?;
+        }
         self.pool.set_note(NOTE, &course.encode())?;
         self.show(&course);
         inner.course = Some(Some(course));
@@ -329,9 +362,19 @@ impl Passes {
             Task::Dedup => Class::DedupStart,
             Task::Rewrite => Class::RewriteStart,
             Task::Undedup => Class::UndedupStart,
+            Task::Records => Class::RecordsStart,
         };
         self.pool.store().event(Event::new(class));
         Ok(())
+    }
+
+    /// The properties of datasets by which records are stored, as a number.
+    fn asked(&self, datasets: &[DatasetId]) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for settings in datasets.iter().filter_map(|of| Some(self.pool.dataset(*of)?.settings())) {
+            format!("{:?} {:?} {}", settings.codec, settings.checksum, settings.copies).hash(&mut hasher);
+        }
+        hasher.finish()
     }
 
     /// Ends the pass under way; one of the same datasets goes on there.
@@ -346,7 +389,7 @@ impl Passes {
             return Err(PoolError::NotFound("a pass under way".into()));
         };
         self.end(course, PassState::Stopped)?;
-        (inner.waiting, inner.next) = (Vec::new(), None);
+        (inner.waiting, inner.nodes, inner.next) = Default::default();
         Ok(())
     }
 
@@ -375,7 +418,8 @@ impl Passes {
         }
         let mut inner = self.inner.lock();
         self.look(&mut inner);
-        let Inner { course: Some(Some(course)), waiting, next, catching_up, unserved_since } = &mut *inner
+        let Inner { course: Some(Some(course)), waiting, nodes, next, catching_up, unserved_since } =
+            &mut *inner
         else {
             return Ok(None);
         };
@@ -389,10 +433,20 @@ impl Passes {
                 return Ok(Some(0));
             }
         }
-        if course.pass.task == Task::Undedup && course.tree == TreeOf::Head && next.is_none() {
+        let is_of_files = matches!(course.pass.task, Task::Undedup | Task::Records);
+        if is_of_files && course.tree == TreeOf::Head && next.is_none() {
             return self.renew(course, bytes, unserved_since);
         }
         if next.is_none() {
+            if course.pass.task == Task::Rewrite {
+                let asked = Some(self.asked(&course.pass.datasets));
+                if course.asked != asked {
+                    // All that was done before goes by the properties as they were then.
+                    (course.done, course.tree, course.from) = (0, TreeOf::Head, Key::MIN);
+                    (course.pass.examined, course.asked) = (0, asked);
+                    self.pool.commit()?;
+                }
+            }
             let Some(&dataset) = course.pass.datasets.get(course.done) else {
                 self.end(course, PassState::Done)?;
                 return Ok(Some(0));
@@ -400,12 +454,15 @@ impl Passes {
             let found = match self.pool.tree_records(dataset, course.tree, course.from) {
                 // A node that nothing can give back: the rest of this tree is left out.
                 Err(error) if error.is_loss() && self.pool.store().silence().is_none() => {
-                    course.pass.tally.unread += 1;
-                    TreeRecords::default()
+                    TreeRecords { is_partial: true, ..TreeRecords::default() }
                 }
                 found => found?,
             };
+            course.pass.tally.unread += u64::from(found.is_partial);
             *waiting = found.records;
+            if course.pass.task == Task::Rewrite {
+                *nodes = found.nodes;
+            }
             waiting.sort_unstable_by_key(|ptr| std::cmp::Reverse(ptr.id));
             *next = Some(match found.next {
                 Some(from) => (course.done, course.tree, from),
@@ -422,20 +479,30 @@ impl Passes {
             examined += u64::from(ptr.place.stored);
             batch.push(ptr);
         }
+        let mut so_far = Tally::default();
         let tally = match (course.pass.task, course.pass.datasets.get(course.done)) {
             (Task::Dedup, _) => self.pool.share_records(batch.clone()),
-            (Task::Rewrite, Some(&dataset)) => self.pool.rewrite_records(dataset, batch.clone()),
+            (Task::Rewrite, Some(&dataset)) => {
+                let last = if waiting.is_empty() { &mut *nodes } else { &mut Vec::new() };
+                let done = self.rewrite(dataset, batch.clone(), last, &mut so_far);
+                done.map(|()| std::mem::take(&mut so_far))
+            }
             (Task::Rewrite, None) => Ok(Tally::default()),
             (Task::Undedup, _) => self.pool.forget_fingerprints(&batch),
+            (Task::Records, _) => Ok(Tally::default()),
         };
         let tally = match tally {
             Err(PoolError::NoSpace) => {
-                (*waiting, *next) = (Vec::new(), None);
+                (*waiting, *nodes, *next) = Default::default();
+                course.pass.tally.add(&so_far);
                 self.end(course, PassState::Full)?;
                 return Ok(Some(0));
             }
             // These come again.
-            tally => tally.inspect_err(|_| waiting.extend(batch.into_iter().rev()))?,
+            tally => tally.inspect_err(|_| {
+                waiting.extend(batch.into_iter().rev());
+                course.pass.tally.add(&Tally { records: 0, unread: 0, read: 0, ..so_far });
+            })?,
         };
         course.pass.tally.add(&tally);
         course.pass.examined += examined;
@@ -452,7 +519,22 @@ impl Passes {
         Ok(Some(examined))
     }
 
-    /// A step of the way back through a head.
+    /// Rewrites records, then nodes: where records get smaller there is more room for them.
+    fn rewrite(
+        &self,
+        dataset: DatasetId,
+        records: Vec<BlockPtr>,
+        nodes: &mut Vec<BlockPtr>,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        self.pool.rewrite_records(dataset, records, tally)?;
+        let mut of_nodes = Tally::default();
+        let done = self.pool.rewrite_nodes(dataset, nodes.clone(), &mut of_nodes);
+        *tally = with_nodes(*tally, &of_nodes);
+        done.map(|()| nodes.clear())
+    }
+
+    /// A step through the files of a head.
     fn renew(
         &self,
         course: &mut Course,
@@ -463,15 +545,22 @@ impl Passes {
             self.end(course, PassState::Done)?;
             return Ok(Some(0));
         };
-        let renewal = Renewal { dataset, from: course.from, bytes: bytes.min(BYTES), dry_run: false };
+        let task = course.pass.task;
         let settings = self.pool.dataset(dataset).map(|of| of.settings());
         // Somebody thought better of it.
-        if settings.is_some_and(|of| of.readonly || of.dedup != Dedup::Off)
-            && !self.pool.store().is_read_only()
-        {
+        let is_off = |of: Settings| of.readonly || (task == Task::Undedup && of.dedup != Dedup::Off);
+        if settings.is_some_and(is_off) && !self.pool.store().is_read_only() {
             return self.end(course, PassState::Stopped).map(|()| Some(0));
         }
-        let renewed = match self.pool.renew(&renewal) {
+        let renewed = settings.map_or_else(
+            || Err(PoolError::NotFound("the dataset".into())),
+            |settings| {
+                let what = if task == Task::Records { Renew::Records(settings) } else { Renew::Own };
+                let (from, bytes) = (course.from, bytes.min(BYTES));
+                self.pool.renew(&Renewal { what, dataset, from, bytes, dry_run: false })
+            },
+        );
+        let renewed = match renewed {
             // Destroyed meanwhile.
             Err(PoolError::NotFound(_)) if self.pool.dataset(dataset).is_none() => Renewed::default(),
             // Not mounted yet, or not for now.
@@ -487,10 +576,12 @@ impl Passes {
         };
         *unserved_since = None;
         course.pass.tally.add(&renewed.tally);
-        course.pass.examined += renewed.examined;
+        course.pass.examined += renewed.examined + renewed.skipped;
         course.pass.total = course.pass.total.max(course.pass.examined);
         (course.done, course.tree, course.from) = match renewed.next {
             Some(from) => (course.done, course.tree, from),
+            // Snapshots stay as they are.
+            None if task == Task::Records => (course.done + 1, TreeOf::Head, Key::MIN),
             None => self.tree_after(course.done, dataset, course.tree),
         };
         self.show(course);
@@ -503,11 +594,33 @@ impl Passes {
     /// # Errors
     /// As [`Pool::renew`].
     pub fn estimate_undedup(&self, datasets: &[DatasetId]) -> Result<Estimate> {
+        self.estimate_renewal(datasets, |_| Some(Renew::Own))
+    }
+
+    /// Estimates what cutting these datasets' live files anew would come to, if these properties were set.
+    ///
+    /// # Errors
+    /// As [`Pool::renew`].
+    pub fn estimate_records(
+        &self,
+        datasets: &[DatasetId],
+        properties: &BTreeMap<String, String>,
+    ) -> Result<Estimate> {
+        self.estimate_renewal(datasets, |dataset| {
+            Some(Renew::Records(self.pool.dataset(dataset)?.settings_with(properties)))
+        })
+    }
+
+    fn estimate_renewal(
+        &self,
+        datasets: &[DatasetId],
+        what: impl Fn(DatasetId) -> Option<Renew>,
+    ) -> Result<Estimate> {
         let mut estimate = Estimate::default();
         for &dataset in datasets {
-            let mut from = Some(Key::MIN);
-            while let Some(key) = from {
-                let renewal = Renewal { dataset, from: key, bytes: u64::MAX, dry_run: true };
+            let (mut from, what) = (Some(Key::MIN), what(dataset));
+            while let (Some(key), Some(what)) = (from, what) {
+                let renewal = Renewal { what, dataset, from: key, bytes: u64::MAX, dry_run: true };
                 let renewed = self.pool.renew(&renewal)?;
                 estimate.tally.add(&renewed.tally);
                 estimate.examined += renewed.examined;
@@ -525,7 +638,7 @@ impl Passes {
     pub fn estimate_dedup(&self, datasets: &[DatasetId]) -> Result<Estimate> {
         let mut sample = PrintSample::new(SAMPLE);
         let mut estimate = Estimate::default();
-        self.visit(datasets, |_, batch| {
+        self.visit(datasets, |_, batch, _| {
             estimate.examined += batch.iter().map(|ptr| u64::from(ptr.place.stored)).sum::<u64>();
             let (prints, tally) = self.pool.fingerprints(batch)?;
             estimate.tally.add(&tally);
@@ -538,7 +651,8 @@ impl Passes {
         Ok(estimate)
     }
 
-    /// Estimates what rewriting these datasets would change, from some of their records, if these properties were set.
+    /// Estimates what rewriting these datasets would change, from some of their records, if these properties were set;
+    /// what further places of nodes take, and of records that only aliases name, is summed up.
     ///
     /// # Errors
     /// As [`Passes::estimate_dedup`].
@@ -549,8 +663,15 @@ impl Passes {
     ) -> Result<Estimate> {
         let mut estimate = Estimate::default();
         let mut sampled = Tally::default();
-        let mut number = 0_u64;
-        self.visit(datasets, |dataset, batch| {
+        let (mut number, mut of_nodes) = (0_u64, Tally::default());
+        let mut targets = HashMap::new();
+        let has_aliases = self.pool.store().core.lock().has_aliases();
+        self.visit(datasets, |dataset, batch, nodes| {
+            let ids = nodes.iter().map(|ptr| ptr.id).collect();
+            of_nodes.add(&self.pool.try_copies(dataset, ids, properties)?);
+            if has_aliases && targets.len() < SAMPLE {
+                targets.extend(self.pool.targets_of(&batch)?.into_iter().map(|id| (id, dataset)));
+            }
             let stored = |ptr: &BlockPtr| u64::from(ptr.place.stored);
             estimate.examined += batch.iter().map(stored).sum::<u64>();
             estimate.tally.records += batch.len() as u64;
@@ -567,21 +688,34 @@ impl Passes {
             (u128::from(part) * u128::from(estimate.tally.records) / u128::from(sampled.records.max(1)))
                 as u64
         };
-        estimate.tally = Tally {
+        let tally = Tally {
             records: estimate.tally.records,
             changed: scaled(sampled.changed),
             before: scaled(sampled.before),
             after: scaled(sampled.after),
             ..sampled
         };
+        estimate.tally = with_nodes(tally, &of_nodes);
+        if !targets.is_empty() {
+            self.visit(datasets, |_, batch, _| {
+                for ptr in batch {
+                    targets.remove(&ptr.id);
+                }
+                Ok(())
+            })?;
+        }
+        for &dataset in datasets {
+            let of_it = targets.iter().filter(|(_, of)| **of == dataset).map(|(id, _)| *id);
+            estimate.tally.add(&self.pool.try_copies(dataset, of_it.collect(), properties)?);
+        }
         Ok(estimate)
     }
 
-    /// Shows all records of datasets and of their snapshots, some at a time, in order of id.
+    /// Shows all records of datasets and of their snapshots, some at a time, in order of id, and nodes with them.
     fn visit(
         &self,
         datasets: &[DatasetId],
-        mut visit: impl FnMut(DatasetId, Vec<BlockPtr>) -> Result<()>,
+        mut visit: impl FnMut(DatasetId, Vec<BlockPtr>, Vec<BlockPtr>) -> Result<()>,
     ) -> Result<()> {
         for &dataset in datasets {
             for tree in self.pool.trees_of(dataset) {
@@ -591,7 +725,10 @@ impl Passes {
                     from = found.next;
                     found.records.sort_unstable_by_key(|ptr| ptr.id);
                     for batch in found.records.chunks(RECORDS) {
-                        visit(dataset, batch.to_vec())?;
+                        visit(dataset, batch.to_vec(), std::mem::take(&mut found.nodes))?;
+                    }
+                    if !found.nodes.is_empty() {
+                        visit(dataset, Vec::new(), found.nodes)?;
                     }
                 }
             }
@@ -613,9 +750,10 @@ impl Passes {
         }
     }
 
-    /// Stored bytes of a dataset's records, with what its snapshots hold.
-    fn stored(&self, dataset: DatasetId) -> u64 {
-        self.pool.dataset(dataset).map_or(0, |of| of.usage().referenced + of.usage().held)
+    /// Stored bytes of a dataset's records that a pass goes through: what its snapshots hold, or its files alone.
+    fn stored(&self, task: Task, dataset: DatasetId) -> u64 {
+        let usage = self.pool.dataset(dataset).map(|of| of.usage()).unwrap_or_default();
+        if task == Task::Records { usage.stored } else { usage.referenced + usage.held }
     }
 
     fn look(&self, inner: &mut Inner) {
@@ -634,6 +772,14 @@ impl Passes {
             ..course.clone()
         };
         self.pool.set_note(NOTE, &ended.encode())?;
+        if course.pass.task == Task::Records
+            && let Some(&dataset) = course.pass.datasets.get(course.done)
+            && let Some(of) = self.pool.dataset(dataset)
+        {
+            // Behind all files: the one that it was in is left. Where nobody serves them none is under way.
+            let (what, from) = (Renew::Records(of.settings()), Key::MAX);
+            drop(self.pool.renew(&Renewal { what, dataset, from, bytes: 0, dry_run: false }));
+        }
         if course.pass.task == Task::Undedup && state == PassState::Done {
             self.pool.drop_unwanted_index();
         }
@@ -659,10 +805,24 @@ impl Passes {
                 let text = format!("{how}{changed} records got blocks of their own, {after} bytes");
                 (Class::UndedupFinish, text)
             }
+            Task::Records => {
+                let kept = course.pass.tally.kept;
+                let text = format!(
+                    "{how}{changed} records cut anew, {before} bytes became {after}, others hold {kept}"
+                );
+                (Class::RecordsFinish, text)
+            }
         };
         self.pool.store().event(Event::new(class).text(text));
         Ok(())
     }
+}
+
+/// Counts are of records; of nodes there are bytes, and what cannot be read.
+fn with_nodes(tally: Tally, of_nodes: &Tally) -> Tally {
+    let Tally { unread, before, after, .. } = *of_nodes;
+    let (unread, before) = (tally.unread + unread, tally.before + before);
+    Tally { unread, before, after: tally.after + after, ..tally }
 }
 
 #[cfg(test)]
@@ -673,22 +833,27 @@ mod tests {
     fn a_note_of_thousands_of_datasets_is_short_and_says_what_it_said() {
         let time = Timestamp { secs: 1_000_000, nanos: 7 };
         let datasets = [1, 3, 4].into_iter().chain(100..5000).map(DatasetId::new).collect();
-        let tally = Tally { records: 1, read: 2, changed: 3, before: 4, after: 5, unread: 6 };
-        for (tree, state) in
-            [(TreeOf::Head, PassState::Active), (TreeOf::Snapshot(BlockId::new(9)), PassState::Stopped)]
-        {
+        let tally = Tally { records: 1, read: 2, changed: 3, before: 4, after: 5, unread: 6, kept: 0 };
+        let older = TreeOf::Snapshot(BlockId::new(9));
+        for (task, tree, state) in [
+            (Task::Rewrite, TreeOf::Head, PassState::Active),
+            (Task::Records, TreeOf::Head, PassState::Full),
+            (Task::Rewrite, older, PassState::Stopped),
+        ] {
+            let tally = Tally { kept: if task == Task::Records { 7 } else { 0 }, ..tally };
             let pass = Pass {
-                task: Task::Rewrite,
+                task,
                 state,
                 started: time,
-                finished: (state == PassState::Stopped).then_some(time),
+                finished: (state != PassState::Active).then_some(time),
                 datasets: Vec::clone(&datasets),
                 examined: 10,
                 total: 20,
                 rate: 30,
                 tally,
             };
-            let course = Course { pass, done: 2, tree, from: Key::new(8, 2, 4096) };
+            let asked = (task == Task::Rewrite).then_some(u64::MAX);
+            let course = Course { pass, done: 2, tree, from: Key::new(8, 2, 4096), asked };
             let note = course.encode();
             assert!(note.len() < 400, "{note}");
             assert_eq!(Course::decode(&note), Some(course));

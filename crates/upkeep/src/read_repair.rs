@@ -24,12 +24,15 @@ pub struct ReadRepair {
     /// A segment that is reconstructed whole. Held for a step, outermost of all locks.
     whole: Mutex<Option<Reconstruction>>,
     lost: Mutex<Vec<Lost>>,
+    /// Ranges in which nothing was lost after all, and bytes that were stored anew for that.
+    healed: Mutex<(Vec<Lost>, u64)>,
 }
 
 impl ReadRepair {
     pub(crate) fn new(pool: &Arc<Pool>) -> Self {
         let store = Arc::clone(pool.store());
-        Self { pool: Arc::clone(pool), store, whole: Mutex::default(), lost: Mutex::default() }
+        let (whole, lost, healed) = Default::default();
+        Self { pool: Arc::clone(pool), store, whole, lost, healed }
     }
 
     /// Whether more was found wrong than could be remembered: a scrub would find it again.
@@ -127,6 +130,21 @@ impl ReadRepair {
             }
         }
         new
+    }
+
+    /// The blocks that lay in these ranges are at other places; so many bytes were stored anew for that.
+    pub(crate) fn healed(&self, is_healed: impl Fn(&Lost) -> bool, bytes: u64) {
+        let gone: Vec<Lost> = self.lost.lock().extract_if(.., |lost| is_healed(lost)).collect();
+        let mut healed = self.healed.lock();
+        // A scrub asks for those that it met; where none does, no more than these are kept.
+        let room = LOST.saturating_sub(healed.0.len());
+        healed.0.extend(gone.into_iter().take(room));
+        healed.1 += bytes;
+    }
+
+    /// Takes the ranges that were healed since it was last asked, and the bytes.
+    pub(crate) fn take_healed(&self) -> (Vec<Lost>, u64) {
+        std::mem::take(&mut self.healed.lock())
     }
 
     /// Ranges that scrubs and read repairs since import could not restore; the first 4,096 ranges.

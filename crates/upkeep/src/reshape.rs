@@ -207,6 +207,7 @@ impl Reshape {
         let index = member.index;
         self.store.event(Event::new(Class::DeviceRemove).device(member.guid, member.name()));
         self.pool.change_members(move |pool, _| drop(pool.store().members.take(index)))?;
+        self.store.detach_cache(index);
         self.resilver.forget();
         wipe(member);
         Ok(())

@@ -475,11 +475,13 @@ fn features_and_versions_that_are_not_known_are_refused_by_name_or_make_a_pool_r
     verify(&Kept::import(world(3), plan(sim.devices()), &options).unwrap(), &model);
     assert!(sim.images() == before);
 
-    let sim = with(&|label| label.features.incompatible = 16);
-    let Scan::Unsupported(Unsupported { why: text, .. }) = scan(&sim.devices()[0]) else {
-        panic!("not refused")
-    };
-    assert!(text.contains("bits 0x10"), "{text}");
+    for bit in [1, 32] {
+        let sim = with(&|label| label.features.incompatible = bit);
+        let Scan::Unsupported(Unsupported { why: text, .. }) = scan(&sim.devices()[0]) else {
+            panic!("not refused")
+        };
+        assert!(text.contains(&format!("bits {bit:#x}")), "{text}");
+    }
 
     let mut newer = image.clone();
     of_a_newer_build(&mut newer);

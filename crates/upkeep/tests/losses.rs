@@ -476,6 +476,7 @@ fn segment_of(layout: Layout) -> SegmentEntry {
         placed: 0,
         closed_at: BlockId::new(0),
         class: 0,
+        copy: 0,
         unnamed: false,
         filled: CommitId::new(0),
         verified: 0,
@@ -502,7 +503,7 @@ proptest! {
         let blocks: Vec<Vec<u8>> = sizes.iter().map(|&size| content(size as u64, 1, size)).collect();
         let footprints: Vec<u32> = blocks.iter().map(|block| stripe::footprint(block.len())).collect();
         let room = 1 << 20;
-        let plan = stripe::plan(layout, 1 << ashift, room, 1 << 20, &footprints).unwrap();
+        let plan = stripe::plan(layout, 1 << ashift, room, 1 << 20, &footprints, stripe::anywhere).unwrap();
         prop_assert!(plan.height <= room && plan.height.is_multiple_of(1 << ashift));
         let offset = offset << ashift;
         let whole = blocks.iter().map(|block| stripe::Encoded::Whole(block.clone().into())).collect::<Vec<_>>();

@@ -527,6 +527,7 @@ fn a_full_pool_with_a_full_log_imports_and_commits() {
                     encoded: None,
                     checksum: larder_format::checksum::ChecksumKind::Fast,
                     dedup: Dedup::Off,
+                    copies: 1,
                     replaces: None,
                 };
                 // Single records pack worse than AVAIL reckons: they may meet the end before it says so.
@@ -536,9 +537,16 @@ fn a_full_pool_with_a_full_log_imports_and_commits() {
                     Err(error) => panic!("{word}: {error}"),
                 };
                 let filled = dataset.update(&op, |tree| {
-                    let extent = Extent { ptr, len: 16 << 10, block_offset: 0, logical: 16 << 10, placed: 0 };
+                    let extent = Extent {
+                        ptr,
+                        len: 16 << 10,
+                        block_offset: 0,
+                        logical: 16 << 10,
+                        placed: 0,
+                        copies: 1,
+                    };
                     tree.insert(Key::new(inode, EXTENT, 0), &extent.encode())?;
-                    tree.link_block(ptr, 16 << 10);
+                    tree.link_block(&extent);
                     Ok::<_, PoolError>(())
                 });
                 filled.unwrap();

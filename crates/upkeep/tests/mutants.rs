@@ -1,6 +1,8 @@
 //! The test of the tests: every mutant is found by the simulation within 10,000 cuts.
 #![cfg(feature = "mutants")]
 
+#[path = "reclaim/check.rs"]
+mod check;
 mod common;
 #[path = "sweep/elsewhere.rs"]
 mod elsewhere;
@@ -9,6 +11,8 @@ mod exact;
 mod forge;
 #[path = "reclaim/model.rs"]
 mod model;
+#[path = "engine/read_cache/seeds.rs"]
+mod seeds;
 mod sweep;
 #[path = "reclaim/work.rs"]
 mod work;
@@ -40,6 +44,8 @@ fn run(mutant: Mutant, seed: u64) -> Result<usize, String> {
         | Mutant::AliasNotReleased
         | Mutant::LocalityRemembers
         | Mutant::WrongPrint
+        | Mutant::CopiesTogether
+        | Mutant::FewCopiesShared
         | Mutant::TouchedForgotten => {
             const CUTS: usize = 4;
             work::run(seed, 60, CUTS, &mut work::Coverage::new()).map(|()| CUTS)
@@ -55,6 +61,9 @@ fn run(mutant: Mutant, seed: u64) -> Result<usize, String> {
             let sector = (1 << 20) * (1 + seed % 12) + 4096 * (1 + seed % 3);
             elsewhere::run(word, count, sector, 3)
         }
+        Mutant::CopyUnchecked | Mutant::CopyOfStranger => seeds::run(seed),
+        Mutant::CopyCounted => seeds::counted(seed),
+        Mutant::CopyNotHealed => healed(seed),
         Mutant::ParityNotScrubbed | Mutant::ReconstructsUnproven => scrubbed(seed),
         Mutant::TrimTooEarly | Mutant::TrimNotFlushed => exact::run(seed),
         _ => {
@@ -145,6 +154,22 @@ fn apart(seed: u64) -> Result<usize, String> {
     let both = SimWorld::from_images(vec![images[0].clone(), alone.images().remove(0)]);
     let told = common::plan(both.devices()).refusal.is_some();
     if told { Ok(1) } else { Err(format!("seed {seed}: an fsync is undone in silence")) }
+}
+
+/// A disk that has all records twice loses some, and is scrubbed.
+fn healed(seed: u64) -> Result<usize, String> {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+    let pool = common::create(&sim, "single");
+    pool.set_property(ROOT_DATASET, "copies", "2").unwrap();
+    common::commit(&pool, &mut common::Model::new(), &common::files(10, 20, seed));
+    for (id, _) in pool.blocks().unwrap() {
+        let copies = pool.store().whereabouts(id).unwrap().unwrap().copies;
+        sim.device(0).flip_bits(copies[seed as usize % copies.len()].1, 4, seed);
+    }
+    pool.upkeep.scrub.start(ScrubSince::All).unwrap();
+    while pool.upkeep.scrub.step(u64::MAX).unwrap() {}
+    let problems = pool.upkeep.check().unwrap().problems;
+    problems.first().map_or(Ok(1), |problem| Err(format!("seed {seed}: {problem}")))
 }
 
 /// All that one device holds of stripes rots, and a scrub has reconstructed it.

@@ -1,6 +1,7 @@
 //! Requests and replies of what people watch: traffic with waits, and the cache. All counters run since
 //! import; who asks twice subtracts.
 
+use super::pool::ReadCache;
 use larder_device::Counts;
 use serde::{Deserialize, Serialize};
 
@@ -124,4 +125,7 @@ pub struct PoolCache {
     pub metadata_bytes: u64,
     /// The most bytes of nodes.
     pub metadata_limit: u64,
+    /// Its devices with copies of blocks; nothing but zeros without any.
+    #[serde(default)]
+    pub read_cache: ReadCache,
 }

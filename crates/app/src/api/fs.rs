@@ -173,7 +173,8 @@ pub struct Mounted {
     pub failed: Vec<ApiError>,
 }
 
-fn exact(given: Properties, creating: bool) -> Result<Properties> {
+/// Properties of a dataset in their exact form.
+pub(super) fn exact(given: Properties, creating: bool) -> Result<Properties> {
     given.iter().map(|(name, value)| Ok(property::parse_dataset(name, value, creating)?)).collect()
 }
 

@@ -1,5 +1,6 @@
 //! Requests and replies of `larder fs dedup`, `larder fs undedup` and `larder fs rewrite`.
 
+use super::{Result, fs};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -13,6 +14,8 @@ pub enum Task {
     Rewrite,
     /// Gives live files blocks of their own.
     Undedup,
+    /// Cuts live files into records as their dataset's properties say.
+    Records,
 }
 
 /// Begins a pass, or estimates what it would come to.
@@ -30,6 +33,16 @@ pub struct StartPass {
     pub dry_run: bool,
     /// Of an estimate, properties in place of those of the datasets.
     pub properties: BTreeMap<String, String>,
+}
+
+impl StartPass {
+    /// The request with exact properties.
+    ///
+    /// # Errors
+    /// Usage, with the reason.
+    pub fn checked(self) -> Result<Self> {
+        Ok(Self { properties: fs::exact(self.properties, false)?, ..self })
+    }
 }
 
 /// Ends the passes of pools; they go on where they were when they are started again.
@@ -100,4 +113,8 @@ pub struct PassStatus {
     pub after: u64,
     /// Records that could not be read: they stay as they are.
     pub unread: u64,
+    /// Live files that are known to be damaged, once a pass that cuts files anew has met some.
+    pub damaged: Vec<String>,
+    /// Bytes of those that files gave up and snapshots hold, or other files.
+    pub kept: u64,
 }

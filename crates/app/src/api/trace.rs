@@ -1,5 +1,6 @@
 //! Requests and replies of the trace, which walks everything a pool holds.
 
+use super::diff::Path;
 use serde::{Deserialize, Serialize};
 
 /// Starts a trace of pools, unless one is under way, or stops it; how it goes on is part of
@@ -10,6 +11,70 @@ pub struct Trace {
     pub names: Vec<String>,
     /// Stop it.
     pub stop: bool,
+    /// It counts by folder as well, up to so many levels below the root of each dataset.
+    #[serde(default)]
+    pub folders: Option<u32>,
+}
+
+/// Asks what the last trace found by folder.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShowFolders {
+    /// Of which pools.
+    pub names: Vec<String>,
+}
+
+/// Sharing by folder in pools.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FolderLists {
+    /// The pools.
+    pub pools: Vec<PoolFolders>,
+}
+
+/// Sharing by folder in a pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolFolders {
+    /// Its name.
+    pub name: String,
+    /// None when the last trace did not count by folder, or was before the last import.
+    pub found: Option<SharingByFolder>,
+}
+
+/// Sharing by folder, as a trace found it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharingByFolder {
+    /// Levels below the root of each dataset.
+    pub depth: u32,
+    /// There are more folders than could be counted apart: some are part of those above them.
+    pub unnumbered: bool,
+    /// Memory was full before all files were assigned to folders: the rest is elsewhere.
+    pub full: bool,
+    /// Some folders could not be read: what is in them may be elsewhere.
+    pub unread: bool,
+    /// Bytes of memory that it took to know which file is in which folder.
+    pub memory: u64,
+    /// The folders; those of a dataset add up to it.
+    pub folders: Vec<FolderSharing>,
+}
+
+/// Records of the files of a folder, each counted as often as they refer to it; folders in it that are told themselves
+/// do not count.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FolderSharing {
+    /// The dataset that it is in.
+    pub dataset: String,
+    /// Its path below the root of the dataset. None stands for what is elsewhere: in snapshots alone, removed, or in a
+    /// folder that is not known.
+    pub path: Option<Path>,
+    /// Whether deduplication is on in the dataset.
+    pub dedup: bool,
+    /// References.
+    pub references: u64,
+    /// Plain bytes of them.
+    pub logical: u64,
+    /// Bytes they would take if nothing were shared, one copy of them.
+    pub allocated: u64,
+    /// Its share of what they take: a record that is referred to `n` times counts as an `n`-th for each.
+    pub share: u64,
 }
 
 /// State of a trace.

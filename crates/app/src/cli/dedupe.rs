@@ -3,6 +3,7 @@
 use super::args::Json;
 use super::out;
 use super::progress::Progress;
+use super::signals::{self, IN_PART, STOPPED};
 use crate::api::{ApiError, ErrorKind, Result};
 use crate::render::dedupe::{json, text};
 use crate::render::json::reply;
@@ -11,16 +12,8 @@ use larder_device::SystemWorkers;
 use larder_pool::property::parse_size;
 use std::io::ErrorKind as Io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::task::Poll;
 
-/// Set by SIGINT and SIGTERM.
-static STOP: AtomicBool = AtomicBool::new(false);
-/// Exit code of a run that was stopped: what it did holds, and the next goes on.
-const STOPPED: u8 = 3;
-/// Exit code when some files could not be read or shared.
-const IN_PART: u8 = 4;
 /// Less memory is not enough for the hash file's own pages.
 const LEAST_MEMORY: u64 = 16 << 20;
 
@@ -106,7 +99,7 @@ pub fn run(args: Args) -> Result<u8> {
         cache: if args.hash_file.is_some() { PathBuf::new() } else { cache()? },
         hash_file: args.hash_file,
     };
-    watch_signals()?;
+    signals::watch()?;
     let workers = SystemWorkers::new().map_err(|error| internal("start threads", &error))?;
     let is_shown = Progress::is_watched() && !args.json.json;
     let (mut code, mut replies) = (0, Vec::new());
@@ -179,7 +172,7 @@ impl Watch for Shown {
     }
 
     fn is_stopped(&self) -> bool {
-        STOP.load(Ordering::Relaxed)
+        signals::stopped()
     }
 }
 
@@ -201,33 +194,6 @@ fn cache() -> Result<PathBuf> {
 
 fn internal(what: &str, error: &std::io::Error) -> ApiError {
     ApiError::new(ErrorKind::Internal, format!("cannot {what}: {error}"))
-}
-
-/// At the first signal what is under way ends, and is reported; at the second it all ends.
-#[expect(clippy::disallowed_methods, reason = "a thread of the command's own")]
-fn watch_signals() -> Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
-    let runtime = runtime.map_err(|error| internal("watch signals", &error))?;
-    let guard = runtime.enter();
-    let both = signal(SignalKind::interrupt()).and_then(|int| Ok((int, signal(SignalKind::terminate())?)));
-    let (mut int, mut term) = both.map_err(|error| internal("watch signals", &error))?;
-    drop(guard);
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            loop {
-                std::future::poll_fn(|context| match int.poll_recv(context) {
-                    Poll::Pending => term.poll_recv(context),
-                    came => came,
-                })
-                .await;
-                if STOP.swap(true, Ordering::Relaxed) {
-                    std::process::exit(STOPPED.into());
-                }
-            }
-        });
-    });
-    Ok(())
 }
 
 fn told(error: DedupeError) -> ApiError {

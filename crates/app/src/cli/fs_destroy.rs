@@ -11,9 +11,9 @@ use larder_pool::property::format_size;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 #[command(
-    override_usage = "destroy [OPTIONS] DATASET
-       destroy [OPTIONS] <filesystem|volume>@<snap>[%<snap>][,...]
-       destroy <filesystem|volume>#<bookmark>",
+    override_usage = "destroy [OPTIONS] DATASET...
+       destroy [OPTIONS] <filesystem|volume>@<snap>[%<snap>][,...]...
+       destroy <filesystem|volume>#<bookmark>...",
     after_help = "Of several snapshots, names are separated by commas; A%B is all from A to B, %B all up to B, A% all
 since A. Where one is in use, none is destroyed.
 Example: larder fs destroy -rnv tank/old
@@ -47,25 +47,33 @@ pub struct Args {
     force: Force,
     #[command(flatten)]
     json: Json,
-    #[arg(value_name = "DATASET|DATASET@NAME,...|DATASET#NAME")]
-    name: String,
+    #[arg(required = true, value_name = "DATASET|DATASET@NAME,...|DATASET#NAME")]
+    names: Vec<String>,
 }
 
-/// Runs it.
+/// Runs it: of several, which zfs does not take, one after the other up to the first that fails.
 pub fn run(args: Args, session: &Session) -> Result<u8> {
     session.tolerate(args.force)?;
-    if args.name.contains('#') {
-        return bookmark(args, session);
+    for name in &args.names {
+        let code =
+            if name.contains('#') { bookmark(&args, name, session)? } else { one(&args, name, session)? };
+        if code > 0 {
+            return Ok(code);
+        }
     }
-    let snapshots = args.name.contains('@');
+    Ok(0)
+}
+
+fn one(args: &Args, name: &str, session: &Session) -> Result<u8> {
+    let snapshots = name.contains('@');
     let scope = match (args.clones, args.recursive) {
         (true, _) => " and all below it, and clones",
         (_, true) => " and all below it",
         _ => "",
     };
     let what = match snapshots {
-        true => format!("Destroying the snapshots '{}'{scope} loses what only they hold", args.name),
-        false => format!("Destroying '{}'{scope} loses the files in it", args.name),
+        true => format!("Destroying the snapshots '{name}'{scope} loses what only they hold"),
+        false => format!("Destroying '{name}'{scope} loses the files in it"),
     };
     let question = match args.now {
         true => format!("{what}."),
@@ -74,7 +82,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     if !args.dry_run && !session.goes_ahead(args.yes, &question) {
         return Ok(1);
     }
-    let destroyed = call(&args, snapshots, session)?;
+    let destroyed = call(args, name, snapshots, session)?;
     if args.json.json {
         out::print_json(&render::json::reply(&session.spell("fs", "destroy"), &destroyed));
     } else if args.verbose || args.exact {
@@ -104,22 +112,22 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
 }
 
 /// A bookmark holds nothing, so nobody is asked.
-fn bookmark(args: Args, session: &Session) -> Result<u8> {
+fn bookmark(args: &Args, name: &str, session: &Session) -> Result<u8> {
     if args.dry_run {
         return Err(ApiError::usage("-n is for datasets and snapshots: a bookmark holds nothing"));
     }
-    let done = session.client.call(DestroyBookmark { name: args.name })?;
+    let done = session.client.call(DestroyBookmark { name: name.to_owned() })?;
     if args.json.json {
         out::print_json(&render::json::reply(&session.spell("fs", "destroy"), &done));
     }
     Ok(0)
 }
 
-fn call(args: &Args, snapshots: bool, session: &Session) -> Result<Destroyed> {
+fn call(args: &Args, name: &str, snapshots: bool, session: &Session) -> Result<Destroyed> {
     let measure = args.json.json || args.verbose || args.exact;
     let Args { dry_run, deferred, clones, now, .. } = *args;
     let recursive = args.recursive || clones;
-    let name = args.name.clone();
+    let name = name.to_owned();
     match snapshots {
         true => {
             session.client.call(DestroySnapshots { name, recursive, dry_run, measure, deferred, clones, now })

@@ -14,7 +14,11 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// Properties that rewriting brings to what is stored.
-const REWRITTEN: [&str; 2] = ["compression", "checksum"];
+const REWRITTEN: [&str; 3] = ["compression", "checksum", "copies"];
+/// Those that cutting files anew brings to them.
+const CUT: [&str; 5] = ["recordsize", "chunking", "compression", "checksum", "copies"];
+/// Damaged files that are named.
+const NAMED: usize = 5;
 
 /// Arguments that all have.
 #[derive(Debug, clap::Args)]
@@ -78,15 +82,25 @@ pub struct UndedupArgs {
 /// Arguments of `rewrite`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Stores what is stored otherwise than the properties compression and checksum of its dataset now say, under the ids
-that it has: files, snapshots and clones stay as they are, and no second copy is made. It takes the space of some
+    after_help = "Stores what is stored otherwise than the properties compression, checksum and copies of its dataset now say, under the
+ids that it has: files, snapshots and clones stay as they are, and no second copy is made. It takes the space of some
 segments while it goes on. USED of datasets goes on telling what was written; AVAIL and larder pool list tell what is
-gained. What has been written a moment ago, in segments that are not full yet, is left alone.
+gained, or taken by further places, which nodes get as well. What was written a moment ago, in segments that are not
+full yet, keeps its codec.
+With --records live files whose records are cut otherwise than recordsize and chunking now say are cut anew, beside
+writers; they and their times do not change. Those records are new ones: to snapshots, and to files that share them, the
+old ones stay, and so does their space until the last of these is gone; -n tells how much that is at most. Datasets must
+be mounted. larder fs diff and incremental streams tell every such file as modified.
 Examples: larder fs rewrite -n -o compression=zstd-9 tank/docs
           larder fs rewrite -w -o compression=zstd-9 tank/docs   # sets it, too
+          larder fs rewrite -n --records -o recordsize=16K tank/db
+          larder fs rewrite -w --records -o recordsize=16K tank/db
           larder fs rewrite -s tank                              # stop it"
 )]
 pub struct RewriteArgs {
+    /// Cut live files into records as recordsize and chunking say
+    #[arg(long)]
+    records: bool,
     /// Set a property first
     #[arg(short = 'o', value_name = "PROPERTY=VALUE", value_parser = assignment)]
     properties: Vec<(String, String)>,
@@ -106,18 +120,23 @@ pub fn undedup(args: UndedupArgs, session: &Session) -> Result<u8> {
 
 /// Stores anew what is stored otherwise than the properties say.
 pub fn rewrite(args: RewriteArgs, session: &Session) -> Result<u8> {
-    let other = args.properties.iter().find(|(name, _)| !REWRITTEN.contains(&name.as_str()));
+    let brought: &[&str] = if args.records { &CUT } else { &REWRITTEN };
+    let other = args.properties.iter().find(|(name, _)| !brought.contains(&name.as_str()));
     if let Some((name, _)) = other {
-        let text = format!("'{name}' does not change how records are stored: {} do", REWRITTEN.join(" and "));
-        return Err(ApiError::usage(text));
+        let (last, first) = brought.split_last().expect("there are some");
+        let all = format!("{} and {last} do", first.join(", "));
+        let error = ApiError::usage(format!("'{name}' does not change how records are stored: {all}"));
+        let is_cut = CUT.contains(&name.as_str());
+        return Err(if is_cut { error.hint("--records cuts files anew, with the new one") } else { error });
     }
-    run(Task::Rewrite, args.pass, args.properties, session)
+    let task = if args.records { Task::Records } else { Task::Rewrite };
+    run(task, args.pass, args.properties, session)
 }
 
 fn run(task: Task, pass: Pass, properties: Vec<(String, String)>, session: &Session) -> Result<u8> {
     let verb = match task {
         Task::Dedup => "dedup",
-        Task::Rewrite => "rewrite",
+        Task::Rewrite | Task::Records => "rewrite",
         Task::Undedup => "undedup",
     };
     let Pass { recursive, dry_run, wait, stop, limit, json, names } = pass;
@@ -216,6 +235,20 @@ fn text(pass: &PassStatus) -> String {
         (Task::Undedup, true) => {
             format!("{} are shared, their own blocks would take {after} at most", pass.changed)
         }
+        (Task::Records, false) => {
+            let kept = format_size(pass.kept);
+            format!(
+                "{} were cut anew, {before} became {after}, snapshots and other files hold {kept} of the old",
+                pass.changed
+            )
+        }
+        (Task::Records, true) => {
+            let kept = format_size(pass.kept);
+            format!(
+                "{} would be cut anew, {before} would become about {after}, snapshots and other files would hold {kept} of the old at most",
+                pass.changed
+            )
+        }
         (Task::Rewrite, _) if pass.after > pass.before => {
             let more = format_size(pass.after - pass.before);
             format!("{} {before} to {after}, {more} more", rewritten(pass.changed, is_estimate))
@@ -226,11 +259,62 @@ fn text(pass: &PassStatus) -> String {
     };
     let unread = match pass.unread {
         0 => String::new(),
-        count => format!("; {count} could not be read, or differed, and stay as they are"),
+        count => format!(
+            "; {count} could not be read, or differed, and stay as they are{}",
+            in_files(&pass.damaged)
+        ),
     };
     format!("{of}: {state}; of {} records {came_to}{unread}\n", pass.records)
 }
 
+/// The first of these files, and how many there are besides.
+fn in_files(files: &[String]) -> String {
+    let (first, more) = files.split_at(files.len().min(NAMED));
+    match (first.join(", "), more.len()) {
+        (_, _) if files.is_empty() => String::new(),
+        (first, 0) => format!(", in {first}"),
+        (first, more) => format!(", in {first} and {more} more: larder pool status -v names them"),
+    }
+}
+
 fn rewritten(count: u64, is_estimate: bool) -> String {
     if is_estimate { format!("about {count} would go from") } else { format!("{count} went from") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_pass_names_the_files_of_which_something_could_not_be_read() {
+        let files = |count: usize| (0..count).map(|i| format!("/tank/{i}")).collect();
+        let status = |unread, damaged| PassStatus {
+            pool: "tank".into(),
+            task: Task::Records,
+            state: PassState::Done,
+            datasets: vec!["tank".into()],
+            started: 0,
+            finished: Some(0),
+            examined: 10,
+            total: 10,
+            records: 9,
+            read: 10,
+            changed: 7,
+            before: 7,
+            after: 7,
+            unread,
+            damaged,
+            kept: 0,
+        };
+        let told = |unread, damaged| {
+            let text = text(&status(unread, files(damaged)));
+            text.split_once("of the old").expect("what came of it").1.trim_end().to_owned()
+        };
+        let unread = "; 2 could not be read, or differed, and stay as they are";
+        assert_eq!(told(0, 0), "");
+        assert_eq!(told(2, 0), unread);
+        assert_eq!(told(2, 2), format!("{unread}, in /tank/0, /tank/1"));
+        let five = "/tank/0, /tank/1, /tank/2, /tank/3, /tank/4";
+        assert_eq!(told(2, 7), format!("{unread}, in {five} and 2 more: larder pool status -v names them"));
+    }
 }

@@ -9,7 +9,9 @@ use crate::api::{ApiError, ErrorKind, Result};
 use crate::render;
 use larder_pool::property::format_size;
 use larder_stream::Token;
+use std::fs::File;
 use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -122,7 +124,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     let style = Style { verbose: args.verbose > 0, parsable: args.parsable, json: args.json.json, dry_run };
     match place.filter(|_| !dry_run) {
         Some(place) => to_place(session, request, style, &place)?,
-        None => send(session, &request, style, &mut Output::Standard)?,
+        None => send(session, &request, style, &mut Output::standard()?)?,
     }
     Ok(0)
 }
@@ -162,40 +164,47 @@ fn token_at(place: &Place) -> Option<String> {
     Some(token).filter(|token| token != "-" && !token.is_empty())
 }
 
+fn unwritten(why: &str) -> ApiError {
+    ApiError::new(ErrorKind::Denied, format!("cannot write the stream: {why}"))
+}
+
+/// Bytes that a pipe holds, if it may.
+const PIPE: usize = 1 << 20;
+
 /// Where a stream goes.
 enum Output {
-    Standard,
+    /// Standard output, without a buffer that looks for lines.
+    Standard(File),
     Place(Option<Receiver>),
 }
 
 impl Output {
+    fn standard() -> Result<Self> {
+        let output = std::io::stdout().as_fd().try_clone_to_owned();
+        let output = output.map_err(|error| unwritten(&error.to_string()))?;
+        // Of a pipe: no more turns between both ends than need be. Others have no such size, and it is a wish.
+        let _ = rustix::pipe::fcntl_setpipe_size(&output, PIPE);
+        Ok(Self::Standard(output.into()))
+    }
+
     fn start(place: &Place) -> Result<Self> {
         let started = place.side.receive(&[], &place.dataset);
         Ok(Self::Place(Some(started.map_err(Failure::into_error)?)))
     }
 
     fn take(&mut self, piece: &[u8]) -> Result<()> {
-        let failed =
-            |why: String| ApiError::new(ErrorKind::Denied, format!("cannot write the stream: {why}"));
         match self {
-            Self::Standard => {
-                std::io::stdout().lock().write_all(piece).map_err(|error| failed(error.to_string()))
-            }
+            Self::Standard(output) => output.write_all(piece).map_err(|error| unwritten(&error.to_string())),
             Self::Place(receiver) => match receiver.as_mut().is_some_and(|receiver| receiver.take(piece)) {
                 true => Ok(()),
-                false => Err(failed("nobody takes it".to_owned())),
+                false => Err(unwritten("nobody takes it")),
             },
         }
     }
 
     /// Ends it, after an outcome of sending: where the other side failed too, that is why.
     fn end(&mut self, sent: Result<()>, was_taken: bool) -> Result<()> {
-        let Self::Place(receiver) = self else {
-            let flushed = std::io::stdout().flush();
-            let failed =
-                |error| ApiError::new(ErrorKind::Denied, format!("cannot write the stream: {error}"));
-            return sent.and(flushed.map_err(failed));
-        };
+        let Self::Place(receiver) = self else { return sent };
         let received = receiver.take().map_or(Ok(Default::default()), Receiver::finish);
         match (sent, received) {
             // It only tells that the stream is not whole.

@@ -4,6 +4,8 @@
 //! binary takes only them; called `arcstat`, it shows its caches as that tool does. Exit codes: 0 done, 1 failed, 2
 //! bad usage; `pool check` has its own.
 
+mod advise;
+mod advise_dataset;
 mod args;
 mod cachestat;
 mod clone;
@@ -63,6 +65,7 @@ mod restore_place;
 mod sampling;
 mod selection;
 mod side;
+mod signals;
 mod vdevs;
 mod versions;
 
@@ -164,6 +167,8 @@ enum Command {
     Dedupe(dedupe::Args),
     /// Shows what the caches do: look-ups, hits and misses a second, and how full they are
     Cachestat(cachestat::Args),
+    /// Tells what compression and deduplication would gain for files anywhere, before they are stored
+    Advise(advise::Args),
     /// The process that holds the imported pools; other commands start it when they need it
     Daemon(daemon::Args),
     /// Makes links by whose names the binary speaks like zpool and zfs
@@ -262,6 +267,9 @@ fn run(call: Call) -> Result<u8> {
     if let Command::Dedupe(args) = command {
         return dedupe::run(args);
     }
+    if let Command::Advise(args) = command {
+        return advise::run(&args, applet);
+    }
     let run_dir = RunDir::from_environment()?;
     if let Command::Daemon(args) = command {
         return daemon::run(&args, &run_dir);
@@ -278,7 +286,9 @@ fn run(call: Call) -> Result<u8> {
         Command::Cachestat(args) => cachestat::run(&args, &session),
         Command::Arcstat(args) => cachestat::run_arcstat(&args, &session),
         Command::Zdb(args) => pool_dedup::run_zdb(args, &session),
-        Command::Daemon(_) | Command::Personalities(_) | Command::Dedupe(_) => unreachable!("they ran above"),
+        Command::Daemon(_) | Command::Personalities(_) | Command::Dedupe(_) | Command::Advise(_) => {
+            unreachable!("they ran above")
+        }
     }
 }
 
@@ -297,6 +307,49 @@ mod tests {
         Zfs::command().debug_assert();
         Arcstat::command().debug_assert();
         Zdb::command().debug_assert();
+    }
+
+    /// `advise` gives lines to paste: the program takes them, and its properties those values.
+    #[test]
+    fn what_is_advised_can_be_pasted() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut line = 0u32;
+        let text: String = std::iter::repeat_with(|| {
+            line += 1;
+            format!("{line} lines of text that every codec shrinks\n")
+        })
+        .take(40_000)
+        .collect();
+        for copy in ["a", "b"] {
+            let other = format!("{copy}{text}");
+            std::fs::write(dir.path().join(copy), [&text.as_bytes()[..1 << 20], other.as_bytes()].concat())
+                .unwrap();
+        }
+        let options = larder_advise::Options {
+            paths: vec![dir.path().to_owned()],
+            exact: true,
+            draws: 10,
+            ..larder_advise::Options::default()
+        };
+        let clock = larder_device::SystemClock::new();
+        let report =
+            larder_advise::advise(&options, &clock, &larder_device::Inline, &larder_advise::Unwatched)
+                .unwrap();
+        let verdict = &report.folders[0].verdict;
+        assert!(verdict.dedup == Some(true) && verdict.compression.is_some(), "{verdict:?}");
+        assert_eq!(verdict.commands.len(), 2);
+        for line in &verdict.commands {
+            call(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        let schemes = larder_advise::SCHEMES
+            .iter()
+            .map(|one| format!("recordsize={}", larder_advise::size(one.record)));
+        let others =
+            ["compression=zstd-3", "compression=zstd-9", "compression=lz4", "chunking=content", "dedup=on"];
+        for setting in verdict.settings.iter().cloned().chain(schemes).chain(others.map(str::to_owned)) {
+            let (name, value) = setting.split_once('=').unwrap();
+            larder_pool::property::parse_dataset(name, value, true).unwrap();
+        }
     }
 
     #[test]
@@ -344,6 +397,8 @@ mod tests {
             "zpool detach tank a",
             "zpool add -fn tank mirror a b",
             "zpool add tank spare a",
+            "zpool add -f tank cache a",
+            "zpool create tank mirror a b cache c d",
             "zpool remove tank a",
             "zpool clear tank",
             "zpool clear tank a",
@@ -415,6 +470,9 @@ mod tests {
             "larder policy set tank/data hourly=24 daily=30 format=gmt",
             "larder policy show -rHp tank",
             "larder policy show -j",
+            "larder advise --exact --memory 64M -d 2 -rj --html page.html /srv /home",
+            "larder advise --compare tank/data",
+            "larder advise --compare=advice.json tank/data",
             "larder policy clear -r tank/data",
             "larder policy run -rn tank/data",
             "larder policy import -n /etc/sanoid/sanoid.conf",

@@ -67,13 +67,14 @@ Examples:
   larder pool detach --accept-loss tank ata-DISK4"
     )]
     Detach(pool_devices::Detach),
-    /// Adds groups of devices, or spares
+    /// Adds groups of devices, spares, or SSDs for copies of what is read often (cache)
     #[command(after_help = "Groups must be as safe as those that are there.
 Examples:
   larder pool add -n tank mirror /dev/disk/by-id/ata-DISK{5,6}
-  larder pool add tank spare /dev/disk/by-id/ata-DISK7")]
+  larder pool add tank spare /dev/disk/by-id/ata-DISK7
+  larder pool add tank cache /dev/disk/by-id/nvme-SSD1")]
     Add(pool_devices::Add),
-    /// Removes spares
+    /// Removes spares and cache devices
     #[command(after_help = "Example: larder pool remove tank ata-DISK7")]
     Remove(pool_devices::Remove),
     /// Sets the error counts of devices to zero; a faulted device, and a suspended pool if it can, come back into use

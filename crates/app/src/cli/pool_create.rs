@@ -11,7 +11,8 @@ use crate::render;
 #[command(after_help = "Devices without a word make a stripe of single devices: no loss is survived.
 Words and the least number of devices (64M or more each) they take:
   mirror 2   raidz1 2   raidz2 3   raidz3 4   raid10 4 (even)   raid14 5 (odd)
-Devices behind the word spare wait until another one is lost, and take its place.
+Devices behind the word spare wait until another one is lost, and take its place. Those behind the word cache get
+copies of what is read often: SSDs before disks, of which nothing is lost with them.
 
 Examples:
   larder pool create tank mirror /dev/sda /dev/sdb
@@ -53,11 +54,12 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         };
         fs_properties.insert("mountpoint".into(), mountpoint);
     }
-    let vdevs::Vdevs { groups, spares } = vdevs::read(&args.vdevs)?;
+    let vdevs::Vdevs { groups, spares, caches } = vdevs::read(&args.vdevs)?;
     let request = Create {
         name: args.name,
         groups,
         spares,
+        caches,
         properties: args::properties(args.properties)?,
         fs_properties,
         altroot: args.altroot.map(args::absolute).transpose()?,

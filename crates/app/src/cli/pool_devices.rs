@@ -94,7 +94,7 @@ pub struct Add {
     #[command(flatten)]
     reshape: Reshape,
     name: String,
-    /// Words and devices, as for create; spares behind the word spare
+    /// Words and devices, as for create; spares behind the word spare, SSDs for copies behind the word cache
     #[arg(value_name = "VDEV", required = true)]
     vdevs: Vec<String>,
 }
@@ -104,8 +104,8 @@ pub struct Remove {
     #[command(flatten)]
     reshape: Reshape,
     name: String,
-    /// Spares
-    #[arg(value_name = "SPARE", required = true)]
+    /// Spares and cache devices
+    #[arg(value_name = "DEVICE", required = true)]
     devices: Vec<String>,
 }
 
@@ -162,8 +162,8 @@ pub fn detach(args: Detach, session: &Session) -> Result<u8> {
 
 /// `add`.
 pub fn add(args: Add, session: &Session) -> Result<u8> {
-    let vdevs::Vdevs { groups, spares } = vdevs::read(&args.vdevs)?;
-    reshape("add", &args.name, repair::Change::Add { groups, spares }, &args.reshape, session)
+    let vdevs::Vdevs { groups, spares, caches } = vdevs::read(&args.vdevs)?;
+    reshape("add", &args.name, repair::Change::Add { groups, spares, caches }, &args.reshape, session)
 }
 
 /// `remove`.

@@ -60,7 +60,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     for item in &reply.items {
         render::items::list_row(&mut table, Registry::Pool, &columns, item, args.form.exact);
         if let Some(status) = statuses.iter().find(|status| status.root.name == item.name) {
-            render::items::list_vdevs(&mut table, &columns, &status.root, form);
+            render::items::list_vdevs(&mut table, &columns, status, form);
         }
     }
     out::print(&table.render(args.form.scripted));

@@ -37,7 +37,7 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: Args, session: &Session) -> Result<u8> {
-    session.client.call(Trace { names: args.names.clone(), stop: args.stop })?;
+    session.client.call(Trace { names: args.names.clone(), stop: args.stop, folders: None })?;
     let pools = match args.wait {
         true => finished(session, &args.names, !args.json.json)?,
         false => status(session, &args.names)?,

@@ -114,7 +114,7 @@ fn entry(attr: &larder_files::Attr) -> Entry {
 /// hands, and fsync reports later errors, as elsewhere.
 fn opened(handle: Handle, way: u64) -> Opened {
     let direct = around::is_direct(way);
-    Opened { handle: handle.0 | way, keep_cache: true, no_flush: true, direct }
+    Opened { handle: handle.0 | way, keep_cache: true, no_flush: true, direct, ..Opened::default() }
 }
 
 /// A handle as the engine knows it.

@@ -7,6 +7,8 @@ use crate::api::trace::TraceStatus;
 use larder_pool::Pool;
 use larder_pool::member::{Member, MemberState};
 use larder_upkeep::Upkeep;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where to read on.
 const SEE: &str = "docs/operations.md, Losing a disk";
@@ -120,7 +122,55 @@ pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: us
             ),
         );
     }
-    Advice::default()
+    about_caches(&live.upkeep, name).unwrap_or_default()
+}
+
+/// Trouble with devices with copies: nothing is lost with them.
+fn about_caches(upkeep: &Upkeep, name: &str) -> Option<Advice> {
+    let pool = upkeep.pool();
+    let caches = pool.store().members().caches();
+    if let Some(cache) = caches.iter().find(|cache| !cache.is_online()) {
+        let (named, mut device) = (repair::sentence_name(pool, cache), roster::called(pool, cache));
+        // Another may be where it was.
+        let is_there = |other: Arc<Member>| other.index != cache.index && other.size().is_some();
+        let mut others = pool.store().members().all();
+        if others.any(|other| other.name() == device && is_there(other)) {
+            device = cache.guid.to_string();
+        }
+        let (what, back) = match cache.state() {
+            MemberState::Faulted if !roster::is_gone(cache) => (
+                "failed and is not used",
+                format!("larder pool clear {name} {device}, when the cause is gone"),
+            ),
+            _ => (
+                "is missing",
+                format!("connect it: it comes back by itself (or: larder pool online {name} PATH)"),
+            ),
+        };
+        let status = format!(
+            "{named}, a cache, {what}. Nothing is lost: it had copies only, and what it had is read from the other \
+             devices."
+        );
+        return Some(Advice::new(
+            status,
+            format!("larder pool remove {name} {device} does without it; or {back}"),
+        ));
+    }
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let errors = |cache: &&Arc<Member>| {
+        let counters = &cache.counters;
+        load(&counters.read_errors) + load(&counters.write_errors) + load(&counters.checksum_errors) > 0
+    };
+    let cache = caches.iter().find(errors)?;
+    let (named, device) = (repair::sentence_name(pool, cache), roster::called(pool, cache));
+    let status = format!(
+        "{named}, a cache, gave errors or wrong data. None of it was believed: it was read from the other devices."
+    );
+    let action = format!(
+        "look at it with smartctl -a DEVICE; larder pool clear {name} sets the counts to zero; larder pool remove \
+         {name} {device} does without it"
+    );
+    Some(Advice::new(status, action))
 }
 
 fn about_devices(upkeep: &Upkeep, root: &Vdev, damaged: usize) -> Option<Advice> {
@@ -130,7 +180,7 @@ fn about_devices(upkeep: &Upkeep, root: &Vdev, damaged: usize) -> Option<Advice>
     ailing.sort_by_key(|(what, _)| std::cmp::Reverse(*what));
     let (worst, member) = ailing.first()?;
     let device = roster::called(pool, member);
-    let sentence = |(ailing, member): &(Ailing, std::sync::Arc<Member>)| {
+    let sentence = |(ailing, member): &(Ailing, Arc<Member>)| {
         let named = repair::sentence_name(pool, member);
         match ailing {
             Ailing::Missing => format!("{named} is missing"),

@@ -6,8 +6,9 @@ use crate::api::events::{Command, Event, EventLists, Events, Histories, History,
 use crate::api::name::printable;
 use crate::api::{Result, name};
 use larder_files::Damaged;
-use larder_format::InodeId;
 use larder_format::ledger::EventRecord;
+use larder_format::{DatasetId, InodeId};
+use larder_pool::ledger::HEAD;
 
 /// Files of events whose paths are looked for, the newest first.
 const NAMED_AT_MOST: usize = 200;
@@ -89,27 +90,36 @@ fn event(live: &Live, number: u64, record: EventRecord, named: bool) -> Event {
 }
 
 /// A path below a dataset as people reach it: below its mount point, else behind its name.
-fn shown(live: &Live, dataset: larder_format::DatasetId, path: &str) -> String {
+fn shown(live: &Live, dataset: DatasetId, path: &str) -> String {
     match live.table.path(dataset) {
         Some(at) => printable(&format!("{}{path}", at.to_string_lossy().trim_end_matches('/'))),
         None => printable(&format!("{}:{path}", live.pool.full_name(dataset))),
     }
 }
 
+fn damaged_line(live: &Live, of: Damaged) -> String {
+    let dataset = live.pool.full_name(of.dataset);
+    let snapshot = of.snapshot.map(|snapshot| format!("{dataset}@{snapshot}"));
+    match (of.path, of.inode, snapshot) {
+        (Some(path), _, Some(snapshot)) => printable(&format!("{snapshot}:{path}")),
+        (Some(path), _, None) => shown(live, of.dataset, &path),
+        (None, Some(inode), of) => format!("{}:<0x{:x}>", of.unwrap_or(dataset), inode.get()),
+        (None, None, of) => format!("{}:<metadata>", of.unwrap_or(dataset)),
+    }
+}
+
+/// Live files of these datasets with ranges that cannot be read.
+pub(super) fn damaged_files(live: &Live, datasets: &[DatasetId]) -> Vec<String> {
+    let mut known = live.upkeep.damage.known();
+    known.retain(|entry| entry.snapshot == HEAD && datasets.contains(&entry.dataset));
+    let files = live.mount.damaged(&known).into_iter().filter(|of| !of.ranges.is_empty());
+    files.map(|of| damaged_line(live, of)).collect()
+}
+
 /// Damaged files and metadata of a pool, a line each, as `zpool status -v` shows them.
 pub(super) fn damaged(live: &Live) -> Vec<String> {
-    let line = |of: Damaged| {
-        let dataset = live.pool.full_name(of.dataset);
-        let snapshot = of.snapshot.map(|snapshot| format!("{dataset}@{snapshot}"));
-        match (of.path, of.inode, snapshot) {
-            (Some(path), _, Some(snapshot)) => printable(&format!("{snapshot}:{path}")),
-            (Some(path), _, None) => shown(live, of.dataset, &path),
-            (None, Some(inode), of) => format!("{}:<0x{:x}>", of.unwrap_or(dataset), inode.get()),
-            (None, None, of) => format!("{}:<metadata>", of.unwrap_or(dataset)),
-        }
-    };
-    let mut lines: Vec<String> =
-        live.mount.damaged(&live.upkeep.damage.known()).into_iter().map(line).collect();
+    let all = live.mount.damaged(&live.upkeep.damage.known()).into_iter();
+    let mut lines: Vec<String> = all.map(|of| damaged_line(live, of)).collect();
     lines.dedup();
     let beyond = live.pool.damage().beyond();
     if beyond > 0 {

@@ -5,11 +5,17 @@
 //! pool it takes a part of the time only. The thread drives rebuilding the dedup index too, which is as little urgent.
 
 use super::live::{Live, Stop};
-use crate::api::Result;
-use crate::api::trace::{Blocks, References, Sharing, TraceState, TraceStatus};
+use crate::api::diff::Path;
+use crate::api::trace::{
+    Blocks, FolderSharing, PoolFolders, References, Sharing, SharingByFolder, Trace, TraceState, TraceStatus,
+};
+use crate::api::{ApiError, ErrorKind, Result};
+use larder_files::Folders;
 use larder_pool::Pool;
 use larder_upkeep::Upkeep;
-use larder_upkeep::gc::{Amount, Findings, Outcome};
+use larder_upkeep::gc::{Amount, Findings, Outcome, Parts};
+use std::any::Any;
+use std::sync::Arc;
 use std::time::Duration;
 use tracing::warn;
 
@@ -106,12 +112,18 @@ impl Live {
     /// Starts a trace, or stops it.
     ///
     /// # Errors
-    /// When the pool cannot be written.
-    pub fn trace(&self, stop: bool) -> Result<()> {
-        if stop {
-            self.upkeep.gc.stop()?;
-        } else {
-            self.upkeep.gc.start()?;
+    /// When the pool cannot be written, or a trace is under way already and one by folder is asked for.
+    pub fn trace(&self, request: &Trace) -> Result<()> {
+        match request.folders {
+            _ if request.stop => self.upkeep.gc.stop()?,
+            None => drop(self.upkeep.gc.start()?),
+            Some(depth) => {
+                if !self.upkeep.gc.start_split(Folders::new(depth))? {
+                    let name = self.pool.name();
+                    return Err(ApiError::new(ErrorKind::Busy, "a trace is under way already")
+                        .hint(format!("larder pool wait -t trace {name}, and again")));
+                }
+            }
         }
         Ok(())
     }
@@ -136,6 +148,45 @@ pub fn status(upkeep: &Upkeep) -> Option<TraceStatus> {
         });
     }
     upkeep.gc.findings().map(|found| told(pool, found))
+}
+
+/// Findings of the last trace by folder.
+pub fn folders(live: &Live) -> PoolFolders {
+    let found = live.upkeep.gc.parts().and_then(|parts| by_folder(&live.pool, &parts));
+    PoolFolders { name: live.pool.name(), found }
+}
+
+fn by_folder(pool: &Pool, parts: &Parts) -> Option<SharingByFolder> {
+    let split: Arc<dyn Any + Send + Sync> = Arc::clone(&parts.split) as _;
+    let folders = split.downcast::<Folders>().ok()?;
+    let gaps = folders.gaps();
+    let (mut all, mut part) = (Vec::new(), 0);
+    for of_dataset in parts.sharing.chunk_by(|a, b| a.dataset == b.dataset) {
+        let id = of_dataset.first().map(|of| of.dataset).unwrap_or_default();
+        let dataset = pool.full_name(id);
+        let dedup = pool.effective(id, "dedup").is_some_and(|dedup| dedup.value != "off");
+        for of in of_dataset {
+            let path: Option<Path> = folders.path(part).map(Path::from);
+            part += 1;
+            // Folders without files count where those below them are added up.
+            if path.is_some() || of.references > 0 {
+                let (references, logical, allocated, share) =
+                    (of.references, of.logical, of.allocated, of.share);
+                let dataset = dataset.clone();
+                all.push(FolderSharing { dataset, path, dedup, references, logical, allocated, share });
+            }
+        }
+    }
+    // One that is gone by now has no name.
+    all.retain(|of| !of.dataset.is_empty());
+    Some(SharingByFolder {
+        depth: folders.depth(),
+        unnumbered: gaps.unnumbered,
+        full: gaps.full,
+        unread: gaps.unread,
+        memory: folders.most_bytes() as u64,
+        folders: all,
+    })
 }
 
 fn told(pool: &Pool, found: Findings) -> TraceStatus {

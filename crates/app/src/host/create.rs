@@ -32,8 +32,9 @@ impl Host {
 
     pub(super) fn prepare(&self, request: Create) -> Result<Created> {
         let survives = redundancy(&request.groups)?;
-        no_device_twice(&request.groups, &request.spares)?;
-        let paths = request.groups.iter().flat_map(|group| &group.devices).chain(&request.spares);
+        let single = || request.spares.iter().chain(&request.caches);
+        no_device_twice(&request.groups, single())?;
+        let paths = request.groups.iter().flat_map(|group| &group.devices).chain(single());
         self.none_is_ours(paths.map(String::as_str))?;
         let mountpoint = match request.fs_properties.get("mountpoint").map(String::as_str) {
             Some("none" | "legacy") => None,
@@ -47,7 +48,7 @@ impl Host {
             check_mountpoint(Path::new(path))?;
         }
         let mode = if request.dry_run { OpenMode::Probe } else { OpenMode::Exclusive };
-        let (spec, spares) = plan(&request, mode)?;
+        let (spec, others) = plan(&request, mode)?;
         let record_size =
             request.fs_properties.get("recordsize").and_then(|text| text.parse().ok()).unwrap_or(128 << 10);
         let usable = spec.available(record_size);
@@ -59,6 +60,7 @@ impl Host {
             usable,
             groups: request.groups.clone(),
             spares: request.spares.clone(),
+            caches: request.caches.clone(),
             survives,
             mountpoint,
             notes: Vec::new(),
@@ -66,9 +68,9 @@ impl Host {
         if request.dry_run {
             return Ok(created);
         }
-        let all: Vec<_> =
-            spec.groups.iter().flat_map(|group| &group.devices).chain(&spares).map(Arc::clone).collect();
-        let made = self.make(spec, spares, &request).and_then(|live| {
+        let in_groups = spec.groups.iter().flat_map(|group| &group.devices);
+        let all: Vec<_> = in_groups.chain(&others.spares).chain(&others.caches).map(Arc::clone).collect();
+        let made = self.make(spec, others, &request).and_then(|live| {
             let flaws = self.bring_in(&live, true)?;
             Ok((live, flaws))
         });
@@ -85,12 +87,7 @@ impl Host {
     }
 
     /// Makes a pool and brings it to life; nobody knows it yet.
-    pub(super) fn make(
-        &self,
-        spec: PoolSpec,
-        spares: Vec<Arc<dyn Device>>,
-        request: &Create,
-    ) -> Result<Arc<Live>> {
+    pub(super) fn make(&self, spec: PoolSpec, others: Others, request: &Create) -> Result<Arc<Live>> {
         let pool = Pool::create(self.world.clone(), spec)?;
         for (name, value) in &request.properties {
             pool.set_pool_property(name, value)?;
@@ -100,12 +97,13 @@ impl Host {
         }
         pool.commit()?;
         let upkeep = Upkeep::new(&pool);
-        for spare in spares {
+        for spare in others.spares {
             let index = upkeep.devices.add_spare(spare)?;
             if let Some(member) = pool.store().members().find(index) {
                 roster::note_spare(&pool, member.guid)?;
             }
         }
+        others.caches.into_iter().try_for_each(|cache| upkeep.devices.add_cache(cache).map(drop))?;
         drop(upkeep);
         // All of its devices are there.
         Live::start(pool, Scope::default(), request.altroot.clone().map(PathBuf::from))
@@ -222,19 +220,26 @@ pub(super) struct Flaws {
     pub uncommitted: Option<ApiError>,
 }
 
-/// The pool that is asked for, and its spares: devices that nobody has a claim on, opened.
-pub(super) fn plan(request: &Create, mode: OpenMode) -> Result<(PoolSpec, Vec<Arc<dyn Device>>)> {
+/// Devices of no group.
+pub(super) struct Others {
+    spares: Vec<Arc<dyn Device>>,
+    caches: Vec<Arc<dyn Device>>,
+}
+
+/// The pool that is asked for, and its devices of no group: devices that nobody has a claim on, opened.
+pub(super) fn plan(request: &Create, mode: OpenMode) -> Result<(PoolSpec, Others)> {
     let mut groups = Vec::new();
     for group in &request.groups {
         let rule = group.word.rule(group.devices.len()).expect("requests are checked before they come here");
         let devices = group.devices.iter().map(|path| free_device(path, mode)).collect::<Result<_>>()?;
         groups.push(GroupSpec { rule, devices });
     }
-    let spares = request.spares.iter().map(|path| free_device(path, mode)).collect::<Result<_>>()?;
+    let open = |paths: &[String]| paths.iter().map(|path| free_device(path, mode)).collect::<Result<_>>();
+    let others = Others { spares: open(&request.spares)?, caches: open(&request.caches)? };
     let ashift = request.properties.get("ashift").and_then(|text| text.parse().ok()).unwrap_or(ASHIFT);
     let spec = PoolSpec { name: request.name.clone(), groups, ashift };
     request.fs_properties.iter().try_for_each(|(name, value)| spec.check_property(name, value))?;
-    Ok((spec, spares))
+    Ok((spec, others))
 }
 
 /// Refuses limits of the top dataset that the pool would refuse when it is made, with `available` bytes.
@@ -312,7 +317,7 @@ fn redundancy(groups: &[Group]) -> Result<u32> {
 ///
 /// # Errors
 /// Usage, naming the two.
-pub fn no_device_twice(groups: &[Group], single: &[String]) -> Result<()> {
+pub fn no_device_twice<'a>(groups: &'a [Group], single: impl IntoIterator<Item = &'a String>) -> Result<()> {
     let mut seen = HashMap::new();
     for path in groups.iter().flat_map(|group| &group.devices).chain(single) {
         // A missing device is reported when it is opened.
@@ -400,8 +405,11 @@ mod tests {
         fs::write(&a, "").unwrap();
         fs::hard_link(&a, &b).unwrap();
         let [a, b] = [&a, &b].map(|path| path.to_str().unwrap());
-        assert!(no_device_twice(&[group(Word::Mirror, &[a, b])], &[]).is_err());
-        assert!(no_device_twice(&[group(Word::Mirror, &[a, "/nowhere"])], &[]).is_ok());
-        assert!(no_device_twice(&[group(Word::Mirror, &[a, "/nowhere"])], &[b.to_owned()]).is_err());
+        let twice = |devices: &[&str], single: &[String]| {
+            no_device_twice(&[group(Word::Mirror, devices)], single).is_err()
+        };
+        assert!(twice(&[a, b], &[]));
+        assert!(!twice(&[a, "/nowhere"], &[]));
+        assert!(twice(&[a, "/nowhere"], &[b.to_owned()]));
     }
 }

@@ -49,7 +49,11 @@ impl Host {
         plans.iter_mut().for_each(|plan| plan.heed(&unsupported));
         plans.sort_by(|a, b| a.name.cmp(&b.name));
         // Which pool a damaged label was of is not known: it may be what is missing.
-        for plan in plans.iter_mut().filter(|plan| plan.devices.iter().any(|device| device.found.is_none())) {
+        let lacks_some = |plan: &&mut Importable| {
+            let mut all = plan.root.devices.iter().zip(&plan.devices);
+            all.any(|(known, device)| !known.is_cache && device.found.is_none())
+        };
+        for plan in plans.iter_mut().filter(lacks_some) {
             plan.remarks.extend(remarks.iter().cloned());
         }
         Ok((plans, remarks))
@@ -172,6 +176,10 @@ impl Host {
         for (device, known) in plan.devices.iter().zip(&plan.root.devices) {
             let guid = known.guid;
             match (&device.standing, &device.found) {
+                (Standing::Missing, _) if known.is_cache => notes.push(format!(
+                    "{name}: the cache {} is not there; nothing is lost with it. larder pool status {name} tells more",
+                    remembered.path(plan.guid, guid).map_or_else(|| guid.to_string(), str::to_owned)
+                )),
                 (Standing::Missing, _) => {
                     let path = remembered.path(plan.guid, guid);
                     let was = path.map_or_else(String::new, |path| format!(" (was {path})"));
@@ -388,7 +396,10 @@ fn check(plan: &Importable, remembered: &devices::Remembered) -> Result<()> {
         .devices
         .iter()
         .zip(&plan.root.devices)
-        .filter(|(device, _)| !matches!(device.standing, Standing::Current | Standing::Spare))
+        .filter(|(device, _)| {
+            !matches!(device.standing, Standing::Current | Standing::Spare | Standing::Cache)
+        })
+        .filter(|(_, known)| !known.is_cache)
         .map(|(device, known)| tell(plan, device, known, remembered))
         .collect();
     let count = lacking.len();
@@ -404,7 +415,7 @@ fn check(plan: &Importable, remembered: &devices::Remembered) -> Result<()> {
         format!(
             "{} of {} devices cannot be used, and its {}: {}",
             count,
-            plan.devices.len(),
+            plan.root.devices.iter().filter(|known| !known.is_cache).count(),
             groups.join(", its "),
             lacking.join("; "),
         ),
@@ -459,10 +470,17 @@ fn reopen(plan: Importable, read_only: bool) -> Result<Importable> {
     let mut found = Vec::new();
     for candidate in plan.devices.iter().filter_map(|device| device.found.as_ref()) {
         let path = candidate.device.name();
-        let device = if read_only {
-            devices::open_to_read(&path)?
-        } else {
-            devices::open(&path, OpenMode::Exclusive)?
+        let opened = match read_only {
+            true => devices::open_to_read(&path),
+            false => devices::open(&path, OpenMode::Exclusive),
+        };
+        let guid = candidate.label.device;
+        let is_cache = plan.root.devices.iter().any(|known| known.is_cache && known.guid == guid);
+        let device = match opened {
+            Ok(device) => device,
+            // It is done without.
+            Err(_) if is_cache => continue,
+            Err(error) => return Err(error),
         };
         if let Scan::Member(member) = scan(&device)
             && member.label.pool == plan.guid

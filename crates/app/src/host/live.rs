@@ -1,11 +1,12 @@
 //! An imported pool: its mount and the threads that keep it going.
 //!
-//! Five threads, and nothing else: the *committer* makes a commit every few seconds when anything has changed, stores
+//! Six threads, and nothing else: the *committer* makes a commit every few seconds when anything has changed, stores
 //! data meanwhile when a quarter of the dirty memory is used, and cleans when little is free; the *heart* shows other
 //! hosts that the pool is in use; the *reaper* removes what was unlinked while it was open or was too big to go at
 //! once, and takes destroyed datasets down, as long as there is any of it; the *collector* walks everything now and
 //! then ([`super::collection`]); the *maintainer* repairs, resilvers, scrubs ([`super::maintenance`]), and takes and
-//! destroys snapshots by policy ([`super::policies`]). They end at export. A pool imported for reading only has none.
+//! destroys snapshots by policy ([`super::policies`]); the *copier* finds what the read cache has, where there is
+//! one, and fills it. They end at export. A pool imported for reading only has the last one alone.
 
 use super::devices::Scope;
 use super::maintenance::{self, Pace};
@@ -47,6 +48,8 @@ const DROPPED_AT_MOST: usize = 64 << 10;
 /// From one commit to the next after the reaper has freed a lot: space comes back with the third of them.
 const SOON: Duration = Duration::from_millis(500);
 const SOON_COMMITS: u32 = 3;
+/// A wait of the copier, at most: few blocks that wait to be copied go together.
+const COPIES_REST: Duration = Duration::from_millis(200);
 /// Commits that are waited for though they do not bring more space than was free before.
 const PATIENCE: u32 = 8;
 
@@ -189,6 +192,16 @@ impl Live {
                 maintenance::maintain(&upkeep, &stop, &pace, &scope, rounds)
             })?;
         }
+        let (pool, stop) = (Arc::clone(&live.pool), Arc::clone(&live.stop));
+        live.thread("larder-copies", move || {
+            let store = pool.store();
+            while !stop.is_asked() {
+                while store.fill_read_cache() && !stop.is_asked() {}
+                if !stop.is_asked() {
+                    store.read_cache.wait(COPIES_REST);
+                }
+            }
+        })?;
         Ok(Arc::new(live))
     }
 
@@ -217,6 +230,7 @@ impl Live {
         *self.stop.asked.lock() = true;
         self.stop.changed.notify_all();
         self.stop.dirty.notify_all();
+        self.pool.store().read_cache.wake();
         for thread in self.threads.lock().drain(..) {
             // One that panicked has suspended the pool.
             let _ = thread.join();
@@ -273,7 +287,7 @@ impl Live {
     /// The devices that are there, spares included.
     pub fn present(&self) -> impl Iterator<Item = Arc<Member>> {
         let members = self.pool.store().members();
-        members.iter().chain(members.spares()).filter(|member| member.size().is_some())
+        members.all().filter(|member| member.size().is_some())
     }
 
     /// Their paths.

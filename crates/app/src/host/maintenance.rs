@@ -228,7 +228,7 @@ impl<'a> Maintenance<'a> {
 
     /// Periodic work: devices that are back, spares, schedules.
     fn look_around(&mut self) {
-        for member in self.pool.store().members().iter().chain(self.pool.store().members().spares()) {
+        for member in self.pool.store().members().all() {
             if let Err(error) = self.bring_back(&member) {
                 complain(self.pool, &format_args!("{}: {error}", roster::called(self.pool, &member)));
             }

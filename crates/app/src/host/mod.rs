@@ -52,7 +52,7 @@ use crate::api::snapshots::{
     Bookmark, DestroyBookmark, DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release,
     RenameSnapshot, Rollback, RolledBack, Snapshot, Space, Spaces, Taken,
 };
-use crate::api::trace::Trace;
+use crate::api::trace::{FolderLists, ShowFolders, Trace};
 use crate::api::trash::{EmptyTrash, Restored, Trash, TrashList, Undestroy};
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, policy, pool, stream};
 use crate::engine::Engine;
@@ -146,7 +146,9 @@ impl Engine for Host {
         let live = self.pools_named(&request.names)?;
         let status = |live: &Arc<Live>| {
             let mut status = self.status(live);
-            figures::add_waits(&mut status.root, live.pool.store().members());
+            let members = live.pool.store().members();
+            figures::add_waits(&mut status.root, members);
+            status.caches.iter_mut().for_each(|cache| figures::add_waits(cache, members));
             status
         };
         Ok(pool::Statuses { pools: live.iter().map(status).collect() })
@@ -210,10 +212,14 @@ impl Engine for Host {
     fn pool_trace(&self, request: Trace) -> Result<Done> {
         for live in self.pools_named(&request.names)? {
             let name = live.pool.name();
-            live.trace(request.stop)
+            live.trace(&request)
                 .map_err(|error| error.within(format!("cannot trace '{name}'")).of_pool(&name))?;
         }
         Ok(Done {})
+    }
+    fn pool_folders(&self, request: ShowFolders) -> Result<FolderLists> {
+        let live = self.pools_named(&request.names)?;
+        Ok(FolderLists { pools: live.iter().map(|live| collection::folders(live)).collect() })
     }
     fn pool_offline(&self, request: Offline) -> Result<Done> {
         self.offline(&request)

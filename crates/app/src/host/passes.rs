@@ -2,6 +2,7 @@
 //! drives.
 
 use super::Host;
+use super::chronicle::damaged_files;
 use super::datasets::family;
 use super::error::NOTHING_CHANGED;
 use super::live::Live;
@@ -40,18 +41,16 @@ impl Host {
             Task::Dedup => upkeep::Task::Dedup,
             Task::Rewrite => upkeep::Task::Rewrite,
             Task::Undedup => upkeep::Task::Undedup,
+            Task::Records => upkeep::Task::Records,
         };
+        let is_of_files = matches!(request.task, Task::Undedup | Task::Records);
         let mut passes = Vec::new();
         for (name, (live, mut datasets)) in self.chosen(request)? {
-            if request.task == Task::Undedup {
+            if is_of_files {
                 check_files(&live, request, &mut datasets)?;
             }
             let failed = |error: larder_pool::PoolError| {
-                let what = match request.task {
-                    Task::Dedup => "look for duplicates",
-                    Task::Rewrite => "rewrite",
-                    Task::Undedup => "undo deduplication",
-                };
+                let what = what(request.task);
                 ApiError::from(error).within(format!("cannot {what} in '{name}'")).of_pool(&name)
             };
             if request.dry_run {
@@ -59,10 +58,10 @@ impl Host {
                 continue;
             }
             let live = self.writable(&name)?;
-            if request.task == Task::Undedup && !live.upkeep.passes.is_active() {
+            if is_of_files && !live.upkeep.passes.is_active() {
                 // Writers have met that dedup is off.
                 live.pool.commit().map_err(failed)?;
-                check_room(&live, &name, &datasets).map_err(failed)??;
+                check_room(&live, request.task, &name, &datasets).map_err(failed)??;
             }
             let begun = live.upkeep.passes.start(task, datasets, request.rate);
             begun.and_then(|()| live.pool.commit().map(drop)).map_err(failed)?;
@@ -92,6 +91,15 @@ impl Host {
     }
 }
 
+fn what(task: Task) -> &'static str {
+    match task {
+        Task::Dedup => "look for duplicates",
+        Task::Rewrite => "rewrite",
+        Task::Undedup => "undo deduplication",
+        Task::Records => "cut files anew",
+    }
+}
+
 /// Sees to it that files of these datasets can be changed, and do not come to share anything again. Those that were
 /// found below others and have no files are left out.
 fn check_files(live: &Live, request: &StartPass, datasets: &mut Vec<DatasetId>) -> Result<()> {
@@ -101,10 +109,11 @@ fn check_files(live: &Live, request: &StartPass, datasets: &mut Vec<DatasetId>) 
     for id in &*datasets {
         let name = live.pool.full_name(*id);
         let refused = |kind, why: String| {
-            ApiError::new(kind, format!("cannot undo deduplication in '{name}': {why}")).safe(NOTHING_CHANGED)
+            let what = what(request.task);
+            ApiError::new(kind, format!("cannot {what} in '{name}': {why}")).safe(NOTHING_CHANGED)
         };
         let dedup = live.pool.effective(*id, "dedup").map_or_else(String::new, |found| found.value);
-        if dedup != "off" && !request.dry_run {
+        if request.task == Task::Undedup && dedup != "off" && !request.dry_run {
             let why = format!("its dedup is {dedup}: what is written meanwhile would be shared again");
             return Err(refused(ErrorKind::Usage, why).hint(format!("larder fs set dedup=off {name}")));
         }
@@ -122,18 +131,39 @@ fn check_files(live: &Live, request: &StartPass, datasets: &mut Vec<DatasetId>) 
 }
 
 /// Refuses to begin what would not find room.
-fn check_room(live: &Live, name: &str, datasets: &[DatasetId]) -> larder_pool::Result<Result<()>> {
-    let needed = live.upkeep.passes.estimate_undedup(datasets)?.tally.after;
+fn check_room(
+    live: &Live,
+    task: Task,
+    name: &str,
+    datasets: &[DatasetId],
+) -> larder_pool::Result<Result<()>> {
+    let passes = &live.upkeep.passes;
+    let needed = match task {
+        Task::Records => {
+            // All that no snapshot holds is given back.
+            let told = passes.estimate_records(datasets, &BTreeMap::new())?.tally;
+            told.kept + told.after.saturating_sub(told.before)
+        }
+        _ => passes.estimate_undedup(datasets)?.tally.after,
+    };
     let record_size = datasets.iter().filter_map(|id| Some(live.pool.dataset(*id)?.settings().record_size));
     let available = live.pool.store().space(record_size.max().unwrap_or(0)).available;
     if needed <= available {
         return Ok(Ok(()));
     }
     let (needed, available) = (format_size(needed), format_size(available));
-    let text = format!(
-        "cannot undo deduplication in '{name}': blocks of their own would take {needed}, {available} is available"
-    );
-    let hint = "free some, or undo one dataset after the other; larder fs undedup -n tells what each takes";
+    let (taken, hint) = match task {
+        Task::Records => (
+            "new records beside the old ones that snapshots hold",
+            "free some, destroy snapshots, or take one dataset after the other; larder fs rewrite --records -n tells what each takes",
+        ),
+        _ => (
+            "blocks of their own",
+            "free some, or undo one dataset after the other; larder fs undedup -n tells what each takes",
+        ),
+    };
+    let text =
+        format!("cannot {} in '{name}': {taken} would take {needed}, {available} is available", what(task));
     Ok(Err(ApiError::new(ErrorKind::NoSpace, text).safe(NOTHING_CHANGED).hint(hint)))
 }
 
@@ -149,6 +179,7 @@ fn status(live: &Live) -> Option<PassStatus> {
         (upkeep::Task::Dedup, state) => (Task::Dedup, state),
         (upkeep::Task::Rewrite, state) => (Task::Rewrite, state),
         (upkeep::Task::Undedup, state) => (Task::Undedup, state),
+        (upkeep::Task::Records, state) => (Task::Records, state),
     };
     let state = match state {
         upkeep::PassState::Active => PassState::Running,
@@ -158,7 +189,9 @@ fn status(live: &Live) -> Option<PassStatus> {
     };
     let told = told(live, (task, state), &pass.datasets, pass.examined, pass.tally);
     let finished = pass.finished.map(|at| at.secs);
-    Some(PassStatus { started: pass.started.secs, finished, total: pass.total, ..told })
+    let has_damaged = task == Task::Records && state != PassState::Running && pass.tally.unread > 0;
+    let damaged = if has_damaged { damaged_files(live, &pass.datasets) } else { Vec::new() };
+    Some(PassStatus { started: pass.started.secs, finished, total: pass.total, damaged, ..told })
 }
 
 fn told(
@@ -185,6 +218,8 @@ fn told(
         before: tally.before,
         after: tally.after,
         unread: tally.unread,
+        damaged: Vec::new(),
+        kept: tally.kept,
     }
 }
 
@@ -195,6 +230,7 @@ fn estimate(live: &Live, request: &StartPass, datasets: &[DatasetId]) -> larder_
         Task::Dedup => passes.estimate_dedup(datasets)?,
         Task::Rewrite => passes.estimate_rewrite(datasets, &request.properties)?,
         Task::Undedup => passes.estimate_undedup(datasets)?,
+        Task::Records => passes.estimate_records(datasets, &request.properties)?,
     };
     let of = (request.task, PassState::Estimate);
     Ok(told(live, of, datasets, estimated.examined, estimated.tally))

@@ -76,7 +76,7 @@ pub fn find(pool: &Pool, text: &str) -> Result<Arc<Member>> {
         path.and_then(|path| file_of(path).file_name()).is_some_and(|name| name == text)
     };
     let by_number = |member: &Member, _: Option<&str>| member.index.to_string() == text;
-    let all = pool.store().members().iter().chain(pool.store().members().spares());
+    let all = pool.store().members().all();
     let members: Vec<_> = all
         .map(|member| {
             let path = path(pool, &member);

@@ -4,7 +4,7 @@ use super::advice::{Advice, advice};
 use super::devices::{Remembered, file_of};
 use super::error::way_out;
 use super::live::Live;
-use super::{Host, chronicle, collection, maintenance, roster};
+use super::{Host, chronicle, collection, figures, maintenance, roster};
 use crate::api::dedup::{DedupStatus, Rebuild};
 use crate::api::figures::Waits;
 use crate::api::pool::{Io, PoolStatus, State, Trim, TrimState, Vdev};
@@ -57,6 +57,8 @@ impl Host {
             see,
             scans: maintenance::scans(live),
             spares: spares(upkeep),
+            caches: pool.store().members().caches().iter().map(|cache| device(upkeep, cache, None)).collect(),
+            read_cache: figures::read_cache(pool),
             freeing: pool.freeing_bytes(),
             trash: pool.trash_bytes(),
             cleaned: pool.cleaned_bytes(),
@@ -177,7 +179,14 @@ fn device(upkeep: &Upkeep, member: &Member, group: Option<&GroupUse>) -> Vdev {
         let unit = u64::from(group.slot_size);
         Some((used * unit, all * unit))
     });
-    let (allocated, size) = used.unwrap_or((0, member.size().map_or(0, |size| size.get())));
+    let (allocated, size) = match used {
+        Some(used) => used,
+        None if member.is_cache && present => {
+            let size = u64::from(member.slot_count) * u64::from(member.slot_size);
+            (pool.store().read_cache.filled(member.index), size)
+        }
+        None => (0, member.size().map_or(0, |size| size.get())),
+    };
     Vdev {
         name: match &path {
             Some(path) if present => path.clone(),
@@ -349,9 +358,11 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
     if plan.root.destroyed {
         remarks.insert(0, "it was destroyed".to_owned());
     }
-    let missing = plan.devices.iter().filter(|device| device.found.is_none()).count();
+    // Nothing rests on devices with copies.
+    let counting = || plan.root.devices.iter().zip(&plan.devices).filter(|(known, _)| !known.is_cache);
+    let missing = counting().filter(|(_, device)| device.found.is_none()).count();
     if missing > 0 {
-        remarks.insert(0, format!("{missing} of {} devices are missing", plan.devices.len()));
+        remarks.insert(0, format!("{missing} of {} devices are missing", counting().count()));
     }
     let mut action = Some(format!("{command}{}", plan.name));
     if let Some(refusal) = &plan.refusal {
@@ -372,11 +383,15 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
             name = plan.name
         ));
     }
-    let spares = plan.root.devices.iter().zip(&plan.devices).filter(|(known, _)| known.group == NO_GROUP);
-    let spares = spares.map(|(known, candidate)| {
-        importable_device(candidate, remembered.path(plan.guid, known.guid), known.guid)
-    });
-    let spares = spares.collect();
+    let others = |is_cache: bool| -> Vec<Vdev> {
+        let all = plan.root.devices.iter().zip(&plan.devices);
+        let others = all.filter(|(known, _)| known.group == NO_GROUP && known.is_cache == is_cache);
+        let others = others.map(|(known, candidate)| {
+            importable_device(candidate, remembered.path(plan.guid, known.guid), known.guid)
+        });
+        others.collect()
+    };
+    let (spares, caches) = (others(false), others(true));
     let mut root = sum(&plan.name, "root", state, children);
     root.guid = plan.guid.get();
     let sentences = remarks.join(". ");
@@ -388,6 +403,8 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
         see: None,
         scans: Vec::new(),
         spares,
+        caches,
+        read_cache: None,
         freeing: 0,
         trash: 0,
         cleaned: 0,
@@ -407,7 +424,7 @@ fn importable_device(candidate: &Candidate, was: Option<&str>, guid: DeviceGuid)
     let found = candidate.found.as_ref();
     let path = found.map(|found| found.device.name());
     let (state, note) = match candidate.standing {
-        Standing::Current => (State::Online, None),
+        Standing::Current | Standing::Cache => (State::Online, None),
         Standing::Spare => (State::Avail, None),
         Standing::Rebuilding => (State::Online, Some("(resilvering)".to_owned())),
         Standing::Waiting => (State::Online, Some(WAITING.to_owned())),

@@ -54,6 +54,7 @@ impl Bed {
             name: name.to_owned(),
             groups: vec![Group { word: Word::Single, devices: vec![self.device(name)] }],
             spares: Vec::new(),
+            caches: Vec::new(),
             properties: BTreeMap::new(),
             fs_properties: [("mountpoint".to_owned(), "none".to_owned())].into(),
             altroot: None,
@@ -347,8 +348,8 @@ fn a_pool_whose_first_commit_fails_is_imported_and_that_is_told() {
     let mut request = bed.request("tank");
     let path = request.groups[0].devices[0].clone();
     request.groups[0].devices = vec![format!("fault:{path}")];
-    let (spec, spares) = create::plan(&request, larder_device::OpenMode::Exclusive).unwrap();
-    let live = bed.host.make(spec, spares, &request).unwrap();
+    let (spec, others) = create::plan(&request, larder_device::OpenMode::Exclusive).unwrap();
+    let live = bed.host.make(spec, others, &request).unwrap();
     std::fs::write(format!("{path}.faults"), "error write\n").unwrap();
     let flaws = bed.host.bring_in(&live, true).unwrap();
     let note = flaws.uncommitted.unwrap().to_string();

@@ -1,8 +1,10 @@
 //! `cachestat` and `arcstat`: the cache's counters under the names, widths and scales that arcstat(1) gives
-//! them. Fields of arcstat that mean nothing here (lists of the ARC, L2ARC, zfetch) are not offered.
+//! them. Fields of arcstat that mean nothing here (lists of the ARC, zfetch) are not offered; those of the
+//! L2ARC tell of devices with copies.
 
 use super::date;
 use crate::api::figures::{Lookups, PoolCache};
+use crate::api::pool::ReadCache;
 use serde_json::{Map, Value, json};
 
 /// Counts of a cache over some time, and its contents. Counts are not yet rates.
@@ -18,6 +20,41 @@ pub struct Sample {
     prefetch_data: Lookups,
     data: Held,
     metadata: Held,
+    copies: Copies,
+}
+
+/// Devices with copies.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Copies {
+    lookups: Lookups,
+    read_bytes: u64,
+    write_bytes: u64,
+    /// Bytes of them that are filled, and of memory that it takes to know what they have.
+    size: u64,
+    memory: u64,
+}
+
+impl Copies {
+    fn between(before: &ReadCache, now: &ReadCache) -> Self {
+        let of = |cache: &ReadCache| Lookups { hits: cache.hits, misses: cache.misses };
+        Self {
+            lookups: minus(of(now), of(before)),
+            read_bytes: now.hit_bytes.saturating_sub(before.hit_bytes),
+            write_bytes: now.written_bytes.saturating_sub(before.written_bytes),
+            size: now.filled,
+            memory: now.memory,
+        }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            lookups: plus(self.lookups, other.lookups),
+            read_bytes: self.read_bytes + other.read_bytes,
+            write_bytes: self.write_bytes + other.write_bytes,
+            size: self.size + other.size,
+            memory: self.memory + other.memory,
+        }
+    }
 }
 
 /// Bytes that a part of the cache holds, and the most it may.
@@ -55,6 +92,7 @@ fn sample(earlier: Option<&PoolCache>, now: &PoolCache) -> Sample {
         prefetch_data: minus(now.prefetch_data, before.prefetch_data),
         data: Held { size: now.data_bytes, target: now.data_limit },
         metadata: Held { size: now.metadata_bytes, target: now.metadata_limit },
+        copies: Copies::between(&before.read_cache, &now.read_cache),
     }
 }
 
@@ -70,6 +108,7 @@ pub fn total(samples: &[Sample]) -> Sample {
         prefetch_data: plus(a.prefetch_data, b.prefetch_data),
         data: held(a.data, b.data),
         metadata: held(a.metadata, b.metadata),
+        copies: a.copies.plus(b.copies),
     };
     samples.iter().skip(1).fold(samples[0].clone(), both)
 }
@@ -84,6 +123,7 @@ enum Of {
     Prefetch,
     PrefetchData,
     Metadata,
+    Copies,
 }
 
 /// The figure that a field shows.
@@ -96,6 +136,7 @@ enum Figure {
     HitPercent(Of),
     MissPercent(Of),
     Bytes(fn(&Sample) -> u64),
+    BytesPerSecond(fn(&Sample) -> u64),
 }
 
 /// A field by the name that arcstat gives it.
@@ -159,6 +200,26 @@ pub const FIELDS: &[Field] = &[
     field("datasz", 6, Figure::Bytes(|of| of.data.size), "Bytes of data held"),
     field("metatg", 6, Figure::Bytes(|of| of.metadata.target), "The most bytes of metadata"),
     field("metasz", 6, Figure::Bytes(|of| of.metadata.size), "Bytes of metadata held"),
+    field("l2hits", 6, Figure::Hits(Of::Copies), "Hits on cache devices per second"),
+    field("l2miss", 6, Figure::Misses(Of::Copies), "Misses on cache devices per second"),
+    field("l2read", 6, Figure::Reads(Of::Copies), "Look-ups on cache devices per second"),
+    field("l2hit%", 6, Figure::HitPercent(Of::Copies), "Hit percentage of cache devices"),
+    field("l2miss%", 7, Figure::MissPercent(Of::Copies), "Miss percentage of cache devices"),
+    field("l2size", 6, Figure::Bytes(|of| of.copies.size), "Bytes of cache devices filled"),
+    field("l2asize", 7, Figure::Bytes(|of| of.copies.size), "Bytes of cache devices filled"),
+    field("l2hdr", 5, Figure::Bytes(|of| of.copies.memory), "Bytes of memory for knowing what they have"),
+    field(
+        "l2bytes",
+        7,
+        Figure::BytesPerSecond(|of| of.copies.read_bytes),
+        "Bytes read from cache devices per second",
+    ),
+    field(
+        "l2wbytes",
+        8,
+        Figure::BytesPerSecond(|of| of.copies.write_bytes),
+        "Bytes written to them per second",
+    ),
 ];
 
 fn size(of: &Sample) -> u64 {
@@ -178,6 +239,7 @@ impl Sample {
             // Nodes are not prefetched.
             Of::DemandMetadata | Of::Metadata => self.demand_metadata,
             Of::Prefetch | Of::PrefetchData => self.prefetch_data,
+            Of::Copies => self.copies.lookups,
         }
     }
 
@@ -204,6 +266,7 @@ impl Sample {
             Figure::HitPercent(of) => percent(of, |lookups| lookups.hits),
             Figure::MissPercent(of) => percent(of, |lookups| lookups.misses),
             Figure::Bytes(bytes) => bytes(self) as f64,
+            Figure::BytesPerSecond(bytes) => self.per_second(bytes(self)),
         }
     }
 
@@ -214,7 +277,7 @@ impl Sample {
             Figure::HitPercent(_) | Figure::MissPercent(_) if exact => format!("{number:.2}"),
             _ if exact => number.to_string(),
             Figure::HitPercent(_) | Figure::MissPercent(_) => scaled(number, field.width, f64::INFINITY),
-            Figure::Bytes(_) => scaled(number, field.width, 1024.0),
+            Figure::Bytes(_) | Figure::BytesPerSecond(_) => scaled(number, field.width, 1024.0),
             _ => scaled(number, field.width, 1000.0),
         }
     }
@@ -302,6 +365,14 @@ pub fn json(samples: &[Sample]) -> Map<String, Value> {
             "target": target(sample),
             "data": held(sample.data),
             "metadata": held(sample.metadata),
+            "l2": {
+                "hits": sample.copies.lookups.hits,
+                "misses": sample.copies.lookups.misses,
+                "read_bytes": sample.copies.read_bytes,
+                "write_bytes": sample.copies.write_bytes,
+                "size": sample.copies.size,
+                "hdr_size": sample.copies.memory,
+            },
         })
     };
     samples.iter().map(|sample| (sample.pool.clone(), one(sample))).collect()
@@ -324,6 +395,15 @@ mod tests {
             data_limit: 200 << 20,
             metadata_bytes: 1536 << 10,
             metadata_limit: 200 << 20,
+            read_cache: ReadCache {
+                hits: 300,
+                misses: 100,
+                hit_bytes: 30 << 20,
+                written_bytes: 8 << 20,
+                filled: 10 << 20,
+                memory: 1 << 20,
+                ..ReadCache::default()
+            },
         }
     }
 
@@ -373,6 +453,21 @@ mod tests {
         let shown = json(&samples(&[], &[cache()]));
         assert_eq!(shown["tank"]["demand_metadata"], json!({ "hits": 123_456, "misses": 544 }));
         assert_eq!(shown["tank"]["seconds"], Value::Null);
+    }
+
+    #[test]
+    fn devices_with_copies_are_the_second_level() {
+        let form = form("l2hits,l2miss,l2read,l2hit%,l2miss%,l2size,l2hdr,l2bytes,l2wbytes");
+        let shown = form.sample(&samples(&[], &[cache()])[0]);
+        assert_eq!(shown, "   300     100     400      75       25     10M  1024K      30M        8M\n");
+        let mut later = cache();
+        later.uptime_ns += 2_000_000_000;
+        later.read_cache.hits += 10;
+        later.read_cache.hit_bytes += 4 << 20;
+        let form = Form { exact: true, separator: Some(" ".into()), ..form };
+        let shown = form.sample(&samples(&[cache()], &[later])[0]);
+        assert_eq!(shown, "5 0 5 100.00 0.00 10485760 1048576 2097152 0\n");
+        assert_eq!(json(&samples(&[], &[cache()]))["tank"]["l2"]["hdr_size"], 1 << 20);
     }
 
     #[test]

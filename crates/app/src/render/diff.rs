@@ -54,7 +54,7 @@ pub fn line(change: &Change, at: &str, form: Form) -> Vec<u8> {
 }
 
 /// As zfs does it: whatever is not visible ASCII, and backslashes, in four octal digits.
-fn write_name(out: &mut Vec<u8>, name: &[u8], plain: bool) {
+pub fn write_name(out: &mut Vec<u8>, name: &[u8], plain: bool) {
     for &byte in name {
         match byte {
             _ if plain => out.push(byte),

@@ -98,6 +98,11 @@ pub fn counterpart<'a>(earlier: Option<&'a Vdev>, now: &Vdev) -> Option<&'a Vdev
     earlier?.children.iter().find(|vdev| vdev.name == now.name)
 }
 
+/// That of a device with copies.
+pub fn cache_before<'a>(earlier: Option<&'a PoolStatus>, now: &Vdev) -> Option<&'a Vdev> {
+    earlier?.caches.iter().find(|vdev| vdev.name == now.name)
+}
+
 /// The pool's sample that was taken before.
 pub fn pool_before<'a>(earlier: &'a [PoolStatus], now: &PoolStatus) -> Option<&'a PoolStatus> {
     earlier.iter().find(|pool| pool.root.name == now.root.name && pool.root.guid == now.root.guid)
@@ -116,6 +121,15 @@ pub fn text(earlier: &[PoolStatus], now: &[PoolStatus], form: Form, header: bool
         let before = pool_before(earlier, pool);
         let clock = clock(before, pool);
         collect(&mut rows, before.map(|pool| &pool.root), &pool.root, clock, 0, form);
+        if form.verbose && !pool.caches.is_empty() {
+            if !form.scripted {
+                let cells = rows.last().map_or(0, |(_, cells)| cells.len());
+                rows.push(("cache".to_owned(), vec!["-".to_owned(); cells]));
+            }
+            for cache in &pool.caches {
+                collect(&mut rows, cache_before(before, cache), cache, clock, 1, form);
+            }
+        }
         ends.push(rows.len());
     }
     if form.scripted {
@@ -235,6 +249,9 @@ pub fn histograms(earlier: &[PoolStatus], now: &[PoolStatus], form: Form) -> Str
     for pool in now {
         let before = pool_before(earlier, pool);
         histogram(&mut out, before.map(|pool| &pool.root), &pool.root, clock(before, pool), form);
+        for cache in pool.caches.iter().filter(|_| form.verbose) {
+            histogram(&mut out, cache_before(before, cache), cache, clock(before, pool), form);
+        }
     }
     out
 }
@@ -277,7 +294,12 @@ pub fn json(command: &str, earlier: &[PoolStatus], now: &[PoolStatus], histogram
     let one = |pool: &PoolStatus| {
         let before = pool_before(earlier, pool);
         let clock = clock(before, pool);
-        (pool.root.name.clone(), traffic(before.map(|pool| &pool.root), &pool.root, clock, histograms))
+        let mut value = traffic(before.map(|pool| &pool.root), &pool.root, clock, histograms);
+        let caches = pool.caches.iter().map(|cache| {
+            (cache.name.clone(), traffic(cache_before(before, cache), cache, clock, histograms))
+        });
+        value["l2cache"] = caches.collect::<Map<_, _>>().into();
+        (pool.root.name.clone(), value)
     };
     envelope(command, "pools", now.iter().map(one).collect())
 }
@@ -330,7 +352,7 @@ fn latency(wait: &Wait, histograms: bool) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::render::status::tests::pool;
+    use crate::render::status::tests::{pool, with_caches};
 
     #[test]
     fn the_first_sample_is_the_average_since_import() {
@@ -370,6 +392,20 @@ mod tests {
         assert!(names[1].starts_with("  mirror-0"));
         assert_eq!(names[2].trim_end(), "    sda");
         assert!(shown.ends_with("-----\n"));
+    }
+
+    #[test]
+    fn devices_with_copies_come_after_the_groups() {
+        let form = Form { verbose: true, ..Form::default() };
+        let shown = text(&[], &[with_caches()], form, false);
+        let end = "cache           -      -      -      -      -      -\n  nvme-a       3G    61G     50      2     5M     \
+             2M\n  4711          -      -      0      0     0B     0B\n";
+        assert!(shown.contains(end), "{shown}");
+        let form = Form { scripted: true, ..form };
+        assert!(!text(&[], &[with_caches()], form, false).contains("cache\t"));
+        let shown = json("", &[], &[with_caches()], false);
+        let cache = &shown["pools"]["tank"]["l2cache"]["/dev/disk/by-id/nvme-a"];
+        assert_eq!((&cache["read_ops"], &cache["alloc_space"]), (&json!(50), &json!(3u64 << 30)));
     }
 
     fn times(durations_ns: &[u64]) -> Counts {

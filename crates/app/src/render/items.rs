@@ -2,7 +2,7 @@
 
 use super::table::{Column, Table};
 use super::{Registry, short_path};
-use crate::api::pool::Vdev;
+use crate::api::pool::{PoolStatus, Vdev};
 use crate::api::{Item, PropertyValue, Source};
 use clap::ValueEnum;
 use larder_pool::property::Kind;
@@ -105,13 +105,18 @@ pub fn list_row(table: &mut Table, registry: Registry, columns: &[String], item:
     table.row(columns.iter().map(cell).collect());
 }
 
-/// Adds rows for the groups and devices of a pool.
-pub fn list_vdevs(table: &mut Table, columns: &[String], root: &Vdev, form: VdevForm) {
-    rows_below(table, columns, root, form, 1);
+/// Adds rows for the groups and devices of a pool, then for those with copies.
+pub fn list_vdevs(table: &mut Table, columns: &[String], pool: &PoolStatus, form: VdevForm) {
+    rows(table, columns, &pool.root.children, form, 1);
+    if !pool.caches.is_empty() {
+        let cell = |column: &String| if column == "name" { "cache" } else { "-" }.to_owned();
+        table.row(columns.iter().map(cell).collect());
+    }
+    rows(table, columns, &pool.caches, form, 1);
 }
 
-fn rows_below(table: &mut Table, columns: &[String], above: &Vdev, form: VdevForm, depth: usize) {
-    for vdev in &above.children {
+fn rows(table: &mut Table, columns: &[String], vdevs: &[Vdev], form: VdevForm, depth: usize) {
+    for vdev in vdevs {
         let name = if form.paths { vdev.name.as_str() } else { short_path(&vdev.name) };
         let show = |property: &str, value: u64| match form.exact {
             true => value.to_string(),
@@ -130,7 +135,7 @@ fn rows_below(table: &mut Table, columns: &[String], above: &Vdev, form: VdevFor
             _ => "-".to_owned(),
         };
         table.row(columns.iter().map(cell).collect());
-        rows_below(table, columns, vdev, form, depth + 1);
+        rows(table, columns, &vdev.children, form, depth + 1);
     }
 }
 
@@ -344,7 +349,7 @@ mod tests {
         let mut table = list(Registry::Pool, &columns, false);
         list_row(&mut table, Registry::Pool, &columns, &item, false);
         let status = crate::render::status::tests::pool();
-        list_vdevs(&mut table, &columns, &status.root, VdevForm::default());
+        list_vdevs(&mut table, &columns, &status, VdevForm::default());
         assert_eq!(
             table.render(false),
             "NAME         SIZE  ALLOC   FREE  CKPOINT  EXPANDSZ   FRAG    CAP  DEDUP    HEALTH  ALTROOT\n\
@@ -352,6 +357,17 @@ mod tests {
             \x20 mirror-0  9.50G   512M     9G        -         -     3%     5%      -  DEGRADED  -\n\
             \x20   sda         -      -      -        -         -      -      -      -    ONLINE  -\n\
             \x20   /srv/b      -      -      -        -         -      -      -      -   UNAVAIL  -\n"
+        );
+        let mut table = list(Registry::Pool, &columns, false);
+        list_vdevs(&mut table, &columns, &crate::render::status::tests::with_caches(), VdevForm::default());
+        let shown = table.render(false);
+        assert!(
+            shown.ends_with(
+                "cache           -      -      -        -         -      -      -      -         -  -\n\
+                 \x20 nvme-a      64G     3G    61G        -         -     0%     4%      -    ONLINE  -\n\
+                 \x20 4711          -      -      -        -         -      -      -      -   UNAVAIL  -\n"
+            ),
+            "{shown}"
         );
     }
 }

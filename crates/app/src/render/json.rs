@@ -4,6 +4,7 @@
 use super::Registry;
 use super::status::{health, health_word, needs_attention, risk};
 use crate::api::pool::{PoolStatus, Vdev};
+use crate::api::trace::PoolFolders;
 use crate::api::{Item, ItemKind, Source, name};
 use larder_pool::property::Kind;
 use serde::Serialize;
@@ -12,7 +13,7 @@ use serde_json::{Map, Value, json};
 /// Rises when a field changes its meaning or goes.
 const MAJOR: u32 = 0;
 /// Rises when fields are added.
-const MINOR: u32 = 6;
+const MINOR: u32 = 7;
 
 fn version(command: &str) -> Value {
     json!({ "command": command, "vers_major": MAJOR, "vers_minor": MINOR })
@@ -63,7 +64,7 @@ fn value(registry: Registry, name: &str, exact: &str) -> Value {
         return Value::Null;
     }
     let number = match known.map(|known| known.kind) {
-        Some(Kind::Ratio) => exact.parse::<f64>().ok().map(Value::from),
+        Some(Kind::Ratio | Kind::Share(_)) => exact.parse::<f64>().ok().map(Value::from),
         Some(Kind::Time) => exact.parse::<i64>().ok().map(Value::from),
         Some(_) if known.is_some_and(|known| known.is_number()) => exact.parse::<u64>().ok().map(Value::from),
         _ => None,
@@ -97,7 +98,9 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
             "see": pool.see,
             "scan_stats": pool.scans.first(),
             "scans": pool.scans,
-            "spares": pool.spares.iter().map(|spare| (spare.name.clone(), vdev(spare))).collect::<Map<_, _>>(),
+            "l2cache": named(&pool.caches),
+            "read_cache": pool.read_cache,
+            "spares": named(&pool.spares),
             "freeing": pool.freeing,
             "trash": pool.trash,
             "cleaned": pool.cleaned,
@@ -135,6 +138,15 @@ pub fn sharing(pools: &[PoolStatus]) -> Map<String, Value> {
     pools.iter().map(|pool| (pool.root.name.clone(), of(pool))).collect()
 }
 
+/// Adds sharing by folder to that of pools; null where it is not known.
+pub fn add_folders(pools: &mut Map<String, Value>, found: &[PoolFolders]) {
+    for PoolFolders { name, found } in found {
+        if let Some(pool) = pools.get_mut(name) {
+            pool["folders"] = json!(found);
+        }
+    }
+}
+
 fn vdev(vdev_: &Vdev) -> Value {
     let mut value = json!({
         "name": vdev_.name,
@@ -159,14 +171,19 @@ fn vdev(vdev_: &Vdev) -> Value {
 }
 
 fn below(above: &Vdev) -> Value {
-    above.children.iter().map(|child| (child.name.clone(), vdev(child))).collect::<Map<_, _>>().into()
+    named(&above.children)
 }
 
-/// Adds groups and devices to listed pools.
+fn named(vdevs: &[Vdev]) -> Value {
+    vdevs.iter().map(|one| (one.name.clone(), vdev(one))).collect::<Map<_, _>>().into()
+}
+
+/// Adds groups, devices and those with copies to listed pools.
 pub fn add_vdevs(pools: &mut Map<String, Value>, statuses: &[PoolStatus]) {
     for status in statuses {
         if let Some(pool) = pools.get_mut(&status.root.name) {
             pool["vdevs"] = below(&status.root);
+            pool["l2cache"] = named(&status.caches);
         }
     }
 }

@@ -1,12 +1,15 @@
 //! Replies into what people and scripts read: tables in zpool's and zfs's form, status, JSON. Text only;
 //! nothing here asks the daemon or prints.
 
+pub mod advise;
+pub mod advise_page;
 pub mod cachestat;
 pub mod dedup;
 pub mod dedupe;
 pub mod diff;
 pub mod events;
 pub mod extents;
+pub mod folders;
 pub mod iostat;
 pub mod items;
 pub mod json;

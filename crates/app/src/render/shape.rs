@@ -6,8 +6,8 @@ use crate::api::repair::{Reshaped, Shape};
 use larder_pool::property::format_size;
 use std::fmt::Write;
 
-/// Groups and devices below the pool's name, and spares.
-fn layout(name: &str, groups: &[Group], spares: &[String]) -> String {
+/// Groups and devices below the pool's name, then the others.
+fn layout(name: &str, groups: &[Group], caches: &[String], spares: &[String]) -> String {
     let mut out = format!("\t{name}\n");
     let mut line = |text: std::fmt::Arguments<'_>| writeln!(out, "\t{text}").expect("strings take all");
     for group in groups {
@@ -19,11 +19,11 @@ fn layout(name: &str, groups: &[Group], spares: &[String]) -> String {
             line(format_args!("{}{device}", if single { "  " } else { "    " }));
         }
     }
-    if !spares.is_empty() {
-        line(format_args!("spares"));
-    }
-    for spare in spares {
-        line(format_args!("  {spare}"));
+    for (word, devices) in [("cache", caches), ("spares", spares)] {
+        if !devices.is_empty() {
+            line(format_args!("{word}"));
+        }
+        devices.iter().for_each(|device| line(format_args!("  {device}")));
     }
     out
 }
@@ -31,7 +31,7 @@ fn layout(name: &str, groups: &[Group], spares: &[String]) -> String {
 /// Output of `create -n`.
 pub fn created(created: &Created) -> String {
     let mut out = format!("would create '{}' with the following layout:\n\n", created.name);
-    out += &layout(&created.name, &created.groups, &created.spares);
+    out += &layout(&created.name, &created.groups, &created.caches, &created.spares);
     let mountpoint = created.mountpoint.as_deref().unwrap_or("nowhere");
     let (size, usable) = (format_size(created.size), format_size(created.usable));
     let risk = risk(created.survives).replace("more ", "");
@@ -47,7 +47,7 @@ pub fn created(created: &Created) -> String {
 pub fn plan(reshaped: &Reshaped) -> String {
     let side = |label: &str, shape: &Shape| {
         let (usable, risk) = (format_size(shape.usable), risk(shape.survives).replace("more ", ""));
-        let layout = layout(&reshaped.name, &shape.groups, &shape.spares);
+        let layout = layout(&reshaped.name, &shape.groups, &shape.caches, &shape.spares);
         format!("{label}:\n\n{layout}\n  size: files can take {usable}\n  risk: {risk}\n\n")
     };
     let mut out = side("now", &reshaped.before) + &side("then", &reshaped.after);
@@ -73,6 +73,7 @@ mod tests {
             name: "tank".into(),
             groups: vec![mirror(&["/a", "/b"])],
             spares: vec!["/c".into()],
+            caches: vec!["/d".into()],
             size: 2 << 30,
             usable: 1 << 30,
             survives: 1,
@@ -81,8 +82,8 @@ mod tests {
         };
         assert_eq!(
             created(&planned),
-            "would create 'tank' with the following layout:\n\n\ttank\n\t  mirror\n\t    /a\n\t    /b\n\tspares\n\t  \
-             /c\n\n  size: 2G, of which files can take 1G\n  risk: 1 loss is survived, whichever device it is\n\
+            "would create 'tank' with the following layout:\n\n\ttank\n\t  mirror\n\t    /a\n\t    /b\n\tcache\n\t  /d\n\
+             \tspares\n\t  /c\n\n  size: 2G, of which files can take 1G\n  risk: 1 loss is survived, whichever device it is\n\
              mounted: /tank\n"
         );
     }
@@ -92,6 +93,7 @@ mod tests {
         let shape = |devices: &[&str], survives| Shape {
             groups: vec![mirror(devices)],
             spares: vec![],
+            caches: vec![],
             usable: 1 << 30,
             survives,
         };

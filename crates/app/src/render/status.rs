@@ -4,7 +4,7 @@ use super::scan::{self, duration};
 use super::{date_to_second, short_path};
 use crate::api::dedup::DedupStatus;
 use crate::api::pass::{PassState, PassStatus, Task};
-use crate::api::pool::{PoolStatus, State, Trim, TrimState, Vdev};
+use crate::api::pool::{PoolStatus, ReadCache, State, Trim, TrimState, Vdev};
 use crate::api::trace::{TraceState, TraceStatus};
 use larder_pool::property::{format_count, format_size};
 use std::borrow::Cow;
@@ -107,6 +107,9 @@ pub fn text(pool: &PoolStatus, form: Form) -> String {
     if let Some(dedup) = pool.dedup {
         line("dedup", &dedup_line(&dedup));
     }
+    if let Some(cache) = &pool.read_cache {
+        line("cache", &wrap(&cache_line(cache)));
+    }
     if let Some(pass) = &pool.pass {
         line("pass", &wrap(&pass_line(pass)));
     }
@@ -178,6 +181,7 @@ fn pass_line(pass: &PassStatus) -> String {
         Task::Dedup => ("duplicates are looked for", "dedup"),
         Task::Rewrite => ("records are rewritten", "rewrite"),
         Task::Undedup => ("files get blocks of their own", "undedup"),
+        Task::Records => ("files are cut anew", "rewrite --records"),
     };
     let of = pass.datasets.join(" ");
     match pass.state {
@@ -276,12 +280,28 @@ fn dedup_line(dedup: &DedupStatus) -> String {
     text
 }
 
+/// Use of the devices with copies, in a line; without what is not known yet.
+fn cache_line(cache: &ReadCache) -> String {
+    let mut parts = Vec::new();
+    if let Some(permille) = (cache.hits * 1000).checked_div(cache.hits + cache.misses) {
+        parts.push(format!("{:.2} of the reads that memory missed", permille as f64 / 1000.0));
+    }
+    parts.push(format!("{} of {}", format_size(cache.filled), format_size(cache.size)));
+    if let Some([_, twice, _]) = cache.elsewhere {
+        parts.push(format!("twice the size: {:.2}", twice as f64 / 1000.0));
+    }
+    if cache.restoring > 0 {
+        parts.push("still finding what earlier imports copied".to_owned());
+    }
+    parts.join(", ")
+}
+
 fn config(pool: &PoolStatus, form: Form) -> String {
-    let spares = pool.spares.iter().map(|spare| width(spare, form, 1)).max();
-    let width = width(&pool.root, form, 0).max(spares.unwrap_or(0)).max("NAME".len());
+    let others = pool.spares.iter().chain(&pool.caches).map(|other| width(other, form, 1)).max();
+    let width = width(&pool.root, form, 0).max(others.unwrap_or(0)).max("NAME".len());
     let mut out =
         format!("\t{:<width$}  {:<8} {:>5} {:>5} {:>5}\n", "NAME", "STATE", "READ", "WRITE", "CKSUM");
-    walk(&pool.root, 0, &mut |vdev, depth| {
+    let row = |out: &mut String, vdev: &Vdev, depth: usize| {
         let name = format!("{:1$}{2}", "", depth * 2, name(vdev, form));
         let count = |count: u64| if form.exact { count.to_string() } else { format_count(count) };
         write!(
@@ -300,7 +320,12 @@ fn config(pool: &PoolStatus, form: Form) -> String {
             write!(out, "  {trim}").expect("strings take all");
         }
         out.push('\n');
-    });
+    };
+    walk(&pool.root, 0, &mut |vdev, depth| row(&mut out, vdev, depth));
+    if !pool.caches.is_empty() {
+        out += "\tcache\n";
+    }
+    pool.caches.iter().for_each(|cache| row(&mut out, cache, 1));
     if !pool.spares.is_empty() {
         out += "\tspares\n";
     }
@@ -366,12 +391,19 @@ pub fn importable(pool: &PoolStatus) -> String {
     }
     out += " config:\n\n";
     let form = Form { paths: true, ..Form::default() };
-    let width = width(root, form, 0);
-    walk(root, 0, &mut |vdev, depth| {
+    let others = [("cache", &pool.caches), ("spares", &pool.spares)];
+    let widest = others.iter().flat_map(|(_, devices)| *devices).map(|device| width(device, form, 1)).max();
+    let width = width(root, form, 0).max(widest.unwrap_or(0));
+    let row = |out: &mut String, vdev: &Vdev, depth: usize| {
         let name = format!("{:1$}{2}", "", depth * 2, vdev.name);
         let note = vdev.note.as_ref().map_or_else(String::new, |note| format!("  {note}"));
         writeln!(out, "\t{name:<width$}  {}{note}", vdev.state).expect("strings take all");
-    });
+    };
+    walk(root, 0, &mut |vdev, depth| row(&mut out, vdev, depth));
+    for (head, devices) in others.into_iter().filter(|(_, devices)| !devices.is_empty()) {
+        writeln!(out, "\t{head}").expect("strings take all");
+        devices.iter().for_each(|device| row(&mut out, device, 1));
+    }
     out
 }
 
@@ -442,6 +474,8 @@ pub mod tests {
             see: None,
             scans: vec![],
             spares: vec![],
+            caches: vec![],
+            read_cache: None,
             freeing: 0,
             trash: 0,
             cleaned: 0,
@@ -455,6 +489,45 @@ pub mod tests {
             damaged: vec![],
             uptime_ns: 10_000_000_000,
         }
+    }
+
+    /// The same with a device for copies, which is well, and another, which is missing.
+    pub fn with_caches() -> PoolStatus {
+        let mut well = vdev("/dev/disk/by-id/nvme-a", "disk", State::Online, vec![]);
+        (well.size, well.allocated) = (64 << 30, 3 << 30);
+        well.checksum_errors = 2;
+        well.io = Io { reads: 500, writes: 20, read_bytes: 50 << 20, written_bytes: 20 << 20 };
+        let mut missing = vdev("4711", "disk", State::Unavail, vec![]);
+        missing.note = Some("was /dev/nvme1n1".into());
+        let figures = ReadCache { size: 64 << 30, filled: 3 << 30, ..ReadCache::default() };
+        PoolStatus { caches: vec![well, missing], read_cache: Some(figures), ..pool() }
+    }
+
+    #[test]
+    fn devices_with_copies_have_a_section_and_a_line_of_figures() {
+        let pool = with_caches();
+        let shown = text(&pool, Form::default());
+        let section = "\t    /srv/b  UNAVAIL  1.21K     0     0  not found where it was last seen\n\tcache\n\
+             \t  nvme-a    ONLINE       0     0     2\n\
+             \t  4711      UNAVAIL      0     0     0  was /dev/nvme1n1\n\nerrors: ";
+        assert!(shown.contains(section), "{shown}");
+        assert!(shown.contains("\n cache: 3G of 64G\n"), "{shown}");
+        let listed = importable(&pool);
+        let end = "\tcache\n\t  /dev/disk/by-id/nvme-a  ONLINE\n\t  4711                    UNAVAIL  was \
+             /dev/nvme1n1\n";
+        assert!(listed.ends_with(end), "{listed}");
+        let known = ReadCache {
+            hits: 710,
+            misses: 290,
+            elsewhere: Some([600, 800, 850]),
+            restoring: 3,
+            ..pool.read_cache.unwrap()
+        };
+        assert_eq!(
+            cache_line(&known),
+            "0.71 of the reads that memory missed, 3G of 64G, twice the size: 0.80, still finding what earlier imports \
+             copied"
+        );
     }
 
     #[test]

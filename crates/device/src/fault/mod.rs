@@ -6,21 +6,22 @@
 //! stays keeps its counts, and what it remembers.
 //!
 //! Requests wait in one queue for a few threads, which hold them against the lines, wait as long as those say, and
-//! perform them. Those that hang wait aside and occupy nobody. What is remembered of old data and of rot is in
+//! perform them. Those that hang wait aside and occupy nobody. With a `disk` line they are performed at once, and
+//! answered when such a disk would have ([`Paced`]). What is remembered of old data and of rot is in
 //! memory alone: who opens the device anew finds what is on it.
 
 mod rules;
 
 use crate::{
-    ALIGN, AlignedBuf, Completion, Device, DeviceError, Entropy, FileDevice, OpenError, OpenMode, Outcome,
-    Pending, Request, SeededEntropy,
+    ALIGN, AlignedBuf, Completion, Device, DeviceError, DiskWork, Entropy, FileDevice, Kept, OpenError,
+    OpenMode, Outcome, Paced, Pending, Request, SeededEntropy,
 };
 use larder_format::{ByteLen, DeviceOffset};
 use larder_sync::{Condvar, Mutex};
 use rules::{ALWAYS, Complaint, Kind, MOST_TEXT, Rule, Sort, parse};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -52,13 +53,17 @@ struct FaultState {
     script: Mutex<Script>,
     queue: Mutex<Queue>,
     ready: Condvar,
+    paced: Paced<Outcome>,
 }
+
+/// A request, who waits for it, and its number with the disk that answers it.
+type Waiting = (Request, Completion<Outcome>, Option<u64>);
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<(Request, Completion<Outcome>)>,
+    waiting: VecDeque<Waiting>,
     /// Those that hang.
-    aside: Vec<(Request, Completion<Outcome>)>,
+    aside: Vec<Waiting>,
     closed: bool,
 }
 
@@ -123,18 +128,22 @@ impl FaultDevice {
             script: Mutex::default(),
             queue: Mutex::default(),
             ready: Condvar::new(),
+            paced: Paced::default(),
         });
         shared.refresh();
         let device = Self { shared, threads: Mutex::default() };
-        for _ in 0..THREADS {
+        let start = |life: fn(&FaultState)| {
             let shared = Arc::clone(&device.shared);
             let builder = std::thread::Builder::new().name("larder-faults".to_owned());
-            let thread = builder.spawn(move || shared.work()).map_err(|error| OpenError::Io {
+            let thread = builder.spawn(move || life(&shared)).map_err(|error| OpenError::Io {
                 path: path.to_owned(),
                 errno: error.raw_os_error().unwrap_or(Errno::AGAIN.raw_os_error()),
             })?;
             device.threads.lock().push(thread);
-        }
+            Ok(())
+        };
+        (0..THREADS).try_for_each(|_| start(FaultState::work))?;
+        start(|shared| shared.paced.answer())?;
         Ok(device)
     }
 }
@@ -156,7 +165,8 @@ impl Device for FaultDevice {
             return Pending::done(Err(DeviceError::Gone));
         }
         let (completion, pending) = Pending::new();
-        queue.waiting.push_back((request, completion));
+        let number = DiskWork::of(&request).and_then(|work| self.shared.paced.ask(work));
+        queue.waiting.push_back((request, completion, number));
         drop(queue);
         self.shared.ready.notify_one();
         pending
@@ -192,14 +202,22 @@ impl FaultState {
         let aside = std::mem::take(&mut queue.aside);
         drop(queue);
         self.ready.notify_all();
-        for (_, completion) in waiting.into_iter().chain(aside) {
+        for (_, completion, _) in waiting.into_iter().chain(aside) {
             completion.complete(Err(DeviceError::Gone));
+        }
+        self.told(self.paced.close());
+    }
+
+    /// Tells how well a disk was kept to.
+    fn told(&self, kept: Option<Kept>) {
+        if let Some(kept) = kept {
+            (self.report)(format!("{}: {kept}", self.control.display()));
         }
     }
 
     /// A thread's life.
     fn work(&self) {
-        while let Some((request, completion)) = self.next() {
+        while let Some((request, completion, number)) = self.next() {
             completion.begin();
             self.refresh();
             let verdict = self.script.lock().judge(&request);
@@ -208,7 +226,7 @@ impl FaultState {
             }
             let outcome = match verdict.act {
                 Some(Act::Hang) => {
-                    self.put_aside(request, completion);
+                    self.put_aside(request, completion, number);
                     continue;
                 }
                 Some(Act::Gone) => Err(DeviceError::Gone),
@@ -218,12 +236,15 @@ impl FaultState {
                 Some(Act::Misdirect(to)) => self.misdirect(&request, to),
                 None => self.perform(request),
             };
-            completion.complete(outcome);
+            match number {
+                Some(number) => self.paced.done(number, completion, outcome),
+                None => completion.complete(outcome),
+            }
         }
     }
 
     /// The next request to perform; none when the device is closed.
-    fn next(&self) -> Option<(Request, Completion<Outcome>)> {
+    fn next(&self) -> Option<Waiting> {
         let mut queue = self.queue.lock();
         loop {
             if let Some(next) = queue.waiting.pop_front() {
@@ -245,24 +266,24 @@ impl FaultState {
     /// Requests that no longer hang wait for a thread again.
     fn take_up(&self, queue: &mut Queue) {
         let script = self.script.lock();
-        for (request, completion) in std::mem::take(&mut queue.aside) {
+        for (request, completion, number) in std::mem::take(&mut queue.aside) {
             let hangs =
                 script.lines.iter().any(|line| line.rule.kind == Kind::Hang && line.concerns(&request));
             if hangs {
-                queue.aside.push((request, completion));
+                queue.aside.push((request, completion, number));
             } else {
-                queue.waiting.push_back((request, completion));
+                queue.waiting.push_back((request, completion, number));
             }
         }
     }
 
-    fn put_aside(&self, request: Request, completion: Completion<Outcome>) {
+    fn put_aside(&self, request: Request, completion: Completion<Outcome>, number: Option<u64>) {
         let mut queue = self.queue.lock();
         if queue.closed {
             drop(queue);
             completion.complete(Err(DeviceError::Gone));
         } else {
-            queue.aside.push((request, completion));
+            queue.aside.push((request, completion, number));
         }
     }
 
@@ -317,7 +338,7 @@ impl FaultState {
     /// Reads the control file again if it is not what it was.
     fn refresh(&self) {
         let meta = std::fs::metadata(&self.control).ok();
-        let stamp = meta.map(|meta| (meta.mtime(), meta.mtime_nsec(), meta.size(), meta.ino()));
+        let mut stamp = meta.map(|meta| (meta.mtime(), meta.mtime_nsec(), meta.size(), meta.ino()));
         let mut script = self.script.lock();
         if script.stamp == stamp {
             return;
@@ -329,6 +350,8 @@ impl FaultState {
         if bytes.len() == MOST_TEXT {
             complaints.push(Complaint { line: 0, why: format!("only the first {MOST_TEXT} bytes are read") });
         }
+        // It may have gone meanwhile.
+        stamp = stamp.filter(|_| !matches!(&read, Err(error) if error.kind() == ErrorKind::NotFound));
         if stamp.is_some()
             && let Err(error) = read
         {
@@ -336,7 +359,10 @@ impl FaultState {
         }
         script.stamp = stamp;
         script.replace(rules);
+        let mut disks = script.lines.iter().filter(|line| line.rule.kind == Kind::Disk);
+        let kept = self.paced.set(disks.next().map(|line| line.rule.disk));
         drop(script);
+        self.told(kept);
         for complaint in complaints {
             (self.report)(format!("{}: {complaint}", self.control.display()));
         }
@@ -391,7 +417,7 @@ impl Script {
         let mut verdict = Verdict::default();
         for line in &mut self.lines {
             let act = match line.rule.kind {
-                Kind::Rot | Kind::Stale | Kind::Shrink => continue,
+                Kind::Rot | Kind::Stale | Kind::Shrink | Kind::Disk => continue,
                 Kind::Delay => None,
                 Kind::Error => Some(Act::Fail),
                 Kind::Hang => Some(Act::Hang),

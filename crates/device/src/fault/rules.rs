@@ -9,8 +9,10 @@
 //! the first counts; rot and old data come on top. Discards count as writes. Sizes are bytes, or have a K, M, G or T
 //! behind them.
 
+use crate::DiskShape;
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Characters of a control file that are read.
@@ -42,6 +44,8 @@ pub(super) enum Kind {
     Gone,
     /// The device ends at `to`.
     Shrink,
+    /// Requests are answered when a disk with one arm would have.
+    Disk,
 }
 
 /// Sort of a request, for faults.
@@ -68,6 +72,7 @@ const KINDS: &[(&str, Kind, &[Sort], &[&str])] = {
         ("stale", Kind::Stale, &[Read], &["at"]),
         ("gone", Kind::Gone, &[Read, Write, Flush], &[]),
         ("shrink", Kind::Shrink, &[Read, Write, Flush], &["to"]),
+        ("disk", Kind::Disk, &[], &["rpm", "seek", "rate", "span", "ncq", "wcache"]),
     ]
 };
 
@@ -89,6 +94,8 @@ pub(super) struct Rule {
     pub jitter: Duration,
     /// A place on the device.
     pub to: u64,
+    /// The disk that it is.
+    pub disk: DiskShape,
 }
 
 /// `rate` of what always strikes.
@@ -144,6 +151,7 @@ fn parse_line(line: &str) -> Result<Rule, String> {
         delay: Duration::ZERO,
         jitter: Duration::ZERO,
         to: 0,
+        disk: DiskShape::default(),
     };
     let mut given = Vec::new();
     for word in words {
@@ -176,6 +184,15 @@ fn parse_line(line: &str) -> Result<Rule, String> {
         match *key {
             "at" => rule.at = Some(parse_range(value).ok_or_else(wrong)?),
             "to" => rule.to = parse_size(value).ok_or_else(wrong)?,
+            "rpm" => rule.disk.rpm = parse_within(value, 60..=1_000_000).ok_or_else(wrong)? as u32,
+            "ncq" => rule.disk.ncq = parse_within(value, 1..=1024).ok_or_else(wrong)? as usize,
+            "span" => rule.disk.span = parse_within(value, 1 << 20..=1 << 50).ok_or_else(wrong)?,
+            "wcache" => rule.disk.wcache = parse_within(value, 0..=1 << 40).ok_or_else(wrong)?,
+            "seek" => rule.disk.seek = parse_pair(value, parse_millis).ok_or_else(wrong)?,
+            "rate" if *kind == Kind::Disk => {
+                let rate = |text: &str| parse_within(text, 1 << 10..=1 << 40);
+                rule.disk.rate = parse_pair(value, rate).ok_or_else(wrong)?;
+            }
             "rate" => rule.rate = parse_rate(value).ok_or_else(wrong)?,
             "seed" => rule.seed = number()?,
             "after" => rule.after = number()?,
@@ -193,6 +210,15 @@ fn parse_line(line: &str) -> Result<Rule, String> {
         return Err(format!("'{name}' needs {key}=..."));
     }
     Ok(rule)
+}
+
+impl FromStr for DiskShape {
+    type Err = String;
+
+    /// The words of a `disk` line after its first; what is left out is as in the default.
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse_line(&format!("disk {text}")).map(|rule| rule.disk)
+    }
 }
 
 /// `1M..2M`, `1M..` to the end, or `1M` for the byte there.
@@ -219,6 +245,22 @@ fn parse_size(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << power)
 }
 
+fn parse_within(text: &str, range: RangeInclusive<u64>) -> Option<u64> {
+    parse_size(text).filter(|number| range.contains(number))
+}
+
+/// `A..B`.
+fn parse_pair<T>(text: &str, part: impl Fn(&str) -> Option<T>) -> Option<(T, T)> {
+    let (from, to) = text.split_once("..")?;
+    Some((part(from)?, part(to)?))
+}
+
+/// Up to ten seconds.
+fn parse_millis(text: &str) -> Option<Duration> {
+    let millis: f64 = text.parse().ok()?;
+    (0.0..=10_000.0).contains(&millis).then(|| Duration::from_secs_f64(millis / 1000.0))
+}
+
 /// Of 2^32.
 fn parse_rate(text: &str) -> Option<u64> {
     let rate: f64 = text.parse().ok()?;
@@ -234,10 +276,23 @@ mod tests {
     fn lines_say_what_is_hit_when_and_how_often() {
         let (rules, complaints) = parse(
             "# a comment\n\n error read at=8K..1M rate=0.5 seed=7 # bad sectors\nhang\ndelay ms=50 jitter=20 write\n\
-             error flush after=10 count=1\nmisdirect at=1M to=2G\nrot at=1T..\nshrink to=64M\n",
+             error flush after=10 count=1\nmisdirect at=1M to=2G\nrot at=1T..\nshrink to=64M\n\
+             disk rpm=7200 seek=0.5..16 rate=250M..110M span=8T wcache=0\n",
         );
         assert_eq!(complaints, []);
-        assert_eq!(rules.len(), 7);
+        assert_eq!(rules.len(), 8);
+        let disk = DiskShape {
+            rpm: 7200,
+            seek: (Duration::from_micros(500), Duration::from_millis(16)),
+            rate: (250 << 20, 110 << 20),
+            span: 8 << 40,
+            wcache: 0,
+            ..DiskShape::default()
+        };
+        assert_eq!(rules[7].disk, disk);
+        let words = "rpm=7200 seek=0.5..16 rate=250M..110M span=8T wcache=0";
+        assert_eq!((words.parse(), "".parse()), (Ok(disk), Ok(DiskShape::default())));
+        assert!("rpm=0".parse::<DiskShape>().unwrap_err().contains("'rpm' cannot be"));
         let read = &rules[0];
         assert_eq!(
             (read.kind, &*read.sorts, read.at.clone()),
@@ -271,6 +326,12 @@ mod tests {
             ("error count=-1", "'count' cannot be"),
             ("delay", "'delay' needs ms=..."),
             ("shrink", "'shrink' needs to=..."),
+            ("disk read", "'disk' is not about a read"),
+            ("disk at=1M..", "'disk' takes no \"at\"; it takes rpm, seek"),
+            ("disk rpm=0", "'rpm' cannot be \"0\""),
+            ("disk seek=5", "'seek' cannot be \"5\""),
+            ("disk seek=NaN..1", "'seek' cannot be \"NaN..1\""),
+            ("disk rate=0..1M", "'rate' cannot be"),
         ] {
             let (rules, complaints) = parse(&format!("hang\n{line}\ngone"));
             assert_eq!(rules.len(), 2, "{line}");
@@ -289,6 +350,9 @@ mod tests {
             "rot",
             "misdirect",
             "shrink",
+            "disk",
+            "seek=",
+            "rpm=",
             "read",
             "flush",
             "at=",

@@ -66,6 +66,7 @@ pub const RECIPES: &[Recipe] = &[
     recipe("placed", "single", 1, placed),
     recipe("aliases", "mirror", 2, aliases),
     recipe("trash", "single", 1, trash),
+    Recipe { properties: &[("copies", "2")], ..recipe("copies", "single", 1, all_kinds) },
     recipe("datasets", "mirror", 2, datasets),
     recipe("received", "single", 1, received),
     // Work that an import has to go on with.

@@ -8,6 +8,7 @@ mod bed;
 mod cuts;
 mod members;
 mod order;
+mod recut;
 mod rollback;
 mod whole;
 mod worker;
@@ -252,6 +253,16 @@ impl Schedule {
                 pass(PassTask::Dedup);
                 if self.seed % 3 == 1 {
                     pass(PassTask::Undedup);
+                }
+                if self.seed % 3 == 2 {
+                    for turn in [self.seed, self.seed / 5] {
+                        let size = ["512", "4096", "65536"][turn as usize % 3];
+                        let chunking = if turn.is_multiple_of(4) { "content" } else { "fixed" };
+                        for (name, value) in [("recordsize", size), ("chunking", chunking)] {
+                            self.expect("set", pool.set_property(ROOT_DATASET, name, value));
+                        }
+                        pass(PassTask::Records);
+                    }
                 }
                 if self.seed.is_multiple_of(2) {
                     self.expect("set", pool.set_property(ROOT_DATASET, "compression", "zstd-1"));

@@ -5,7 +5,9 @@ use crate::bed::{Bed, ROOT};
 use crate::cuts::{Tasks, committing, explore, flushing, rest, task};
 use larder_device::{Entropy, SeededEntropy};
 use larder_format::ByteLen;
+use larder_pool::ROOT_DATASET;
 use larder_sim::{SimWorld, Survival};
+use larder_upkeep::Task;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -63,6 +65,23 @@ fn tasks<'a>(seed: u64, bed: &'a Bed, written: &'a Written) -> Vec<larder_sync::
         }));
     }
     tasks.extend([flushing(bed, 6, 80), committing(bed, 5, 100)]);
+    if seed % 3 == 1 {
+        tasks.push(task("recut", move || {
+            for turn in 0..4 {
+                rest(100);
+                let size = ["512", "65536", "4096", "16384"][(seed / 3 + turn) as usize % 4];
+                let chunking = if (seed + turn).is_multiple_of(5) { "content" } else { "fixed" };
+                bed.pool.set_property(ROOT_DATASET, "recordsize", size).unwrap();
+                bed.pool.set_property(ROOT_DATASET, "chunking", chunking).unwrap();
+                bed.upkeep.passes.start(Task::Records, vec![ROOT_DATASET], 0).unwrap();
+                for _ in 0..12 {
+                    rest(20);
+                    bed.upkeep.passes.step(30_000).unwrap();
+                }
+                drop(bed.upkeep.passes.stop());
+            }
+        }));
+    }
     tasks.push(task("tick", move || {
         for _ in 0..8 {
             bed.pool.tick().unwrap();

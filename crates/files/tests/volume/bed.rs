@@ -197,7 +197,7 @@ impl Bed {
         let (mut inodes, mut named, mut holds) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (mut stored, mut others) = (BTreeMap::new(), BTreeSet::new());
         let dataset = self.pool.dataset(ROOT_DATASET).unwrap();
-        let mut extents = None;
+        let (mut extents, mut records_of) = (None, BTreeMap::new());
         let mut scan = |key: &Key, value: &[u8]| {
             match key.kind {
                 items::ORPHAN => panic!("the mark of inode {} is left", key.offset),
@@ -213,8 +213,9 @@ impl Bed {
                     let before = extents.replace((key.object, key.offset + u64::from(extent.len)));
                     let apart = before.is_none_or(|(inode, end)| inode != key.object || end <= key.offset);
                     assert!(apart, "two extents of inode {} name what is at {}", key.object, key.offset);
+                    records_of.entry(key.object).or_insert_with(Vec::new).push((key.offset, extent));
                     let (bytes, data) = stored.entry(key.object).or_insert((0, 0));
-                    *bytes += u64::from(extent.ptr.place.stored);
+                    *bytes += extent.stored();
                     *data += u64::from(extent.logical);
                 }
                 _ => drop(others.insert(key.object)),
@@ -232,6 +233,15 @@ impl Bed {
             let counted = (links, entries, stored.get(&id).copied().unwrap_or((0, 0)));
             let told = (inode.nlink, inode.entries, (inode.stored, inode.data));
             assert_eq!(told, counted, "inode {id}");
+            let fits = |(offset, extent): &(u64, items::Extent)| {
+                let len = extent.len.max(extent.logical);
+                offset.is_multiple_of(inode.record_size.into()) && len <= inode.record_size
+            };
+            let records: &[_] = records_of.get(&id).map_or(&[], Vec::as_slice);
+            assert!(
+                inode.by_content() || records.iter().all(fits),
+                "inode {id} is cut otherwise than it says"
+            );
         }
     }
 

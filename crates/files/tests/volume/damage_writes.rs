@@ -68,6 +68,7 @@ impl Greedy {
             encoded: None,
             checksum: ChecksumKind::Fast,
             dedup: Dedup::Off,
+            copies: 1,
             replaces: None,
         };
         for count in [256, 1] {
@@ -87,8 +88,10 @@ impl Greedy {
         let op = pool.enter().unwrap();
         let give = |tree: &mut larder_pool::Update<'_>| {
             for ptr in taken {
-                tree.link_block(ptr, RECORD);
-                tree.drop_block(ptr, RECORD);
+                let (len, logical) = (RECORD as u32, RECORD as u32);
+                let extent = items::Extent { ptr, len, block_offset: 0, logical, placed: 0, copies: 1 };
+                tree.link_block(&extent);
+                tree.drop_block(&extent);
             }
             Ok::<_, PoolError>(())
         };

@@ -290,6 +290,7 @@ impl Run {
             85..88 => ("read", Self::read),
             88..91 => ("copy range", Self::copy),
             91..96 => ("fsync", Self::fsync),
+            96 if self.below(2) == 0 => ("recut", Self::recut),
             96 => ("renew", Self::renew),
             97 => ("flush", |run| {
                 let flushed = run.bed.mount.volume(larder_pool::ROOT_DATASET).unwrap().flush_all();
@@ -714,6 +715,17 @@ impl Run {
         if self.allowed(begun).is_none() {
             return;
         }
+        self.pass_steps(steps);
+        let passes = &self.bed.upkeep.passes;
+        let last = passes.last().unwrap();
+        if task == Task::Undedup && last.state == PassState::Done && is_new {
+            assert_eq!(passes.estimate_undedup(&[ROOT_DATASET]).unwrap().tally.changed, 0, "{last:?}");
+        }
+        self.commit();
+    }
+
+    /// Steps of the pass that has begun, which is over then, by itself or in the middle.
+    pub fn pass_steps(&self, steps: u64) {
         let passes = &self.bed.upkeep.passes;
         for _ in 0..steps {
             let step = passes.step(16 << 10).map_err(FsError::from);
@@ -721,13 +733,7 @@ impl Run {
                 break;
             }
         }
-        // Over by itself, or in the middle.
         drop(passes.stop());
-        let last = passes.last().unwrap();
-        if task == Task::Undedup && last.state == PassState::Done && is_new {
-            assert_eq!(passes.estimate_undedup(&[ROOT_DATASET]).unwrap().tally.changed, 0, "{last:?}");
-        }
-        self.commit();
     }
 
     fn fsync(&mut self) {

@@ -4,19 +4,34 @@ use crate::bed::{Bed, READ_WRITE, ROOT, USER};
 use crate::full::{LAYOUTS, setting};
 use larder_device::{Entropy, Inline, SeededEntropy};
 use larder_files::*;
-use larder_format::ByteLen;
 use larder_format::checksum::ChecksumKind;
+use larder_format::items::{EXTENT, Extent};
+use larder_format::node::Key;
+use larder_format::{ByteLen, Place};
 use larder_pool::codec::Codec;
-use larder_pool::{Dedup, NewRecord, ROOT_DATASET};
+use larder_pool::{Dedup, NewRecord, PoolError, ROOT_DATASET};
 use larder_sim::{SimWorld, Survival};
 use larder_upkeep::Upkeep;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const KIB: u64 = 1 << 10;
+const RECORD: u64 = 128 * KIB;
 
 fn noise(entropy: &SeededEntropy, len: u64) -> Vec<u8> {
     entropy.bytes(len as usize)
+}
+
+/// Writes a file until so many bytes are available; the file, and what is in it.
+fn fill(bed: &Bed, entropy: &SeededEntropy, name: &str, left: u64) -> (NodeId, Vec<u8>) {
+    let (file, mut content) = (bed.file(ROOT, name), Vec::new());
+    while bed.pool.store().space(RECORD as u32).available > left {
+        let piece = noise(entropy, RECORD);
+        bed.write(file, content.len() as u64, &piece);
+        content.extend(piece);
+        bed.pool.commit().unwrap();
+    }
+    (file, content)
 }
 
 /// Files with their content, all of it synced.
@@ -75,16 +90,9 @@ fn what_a_file_held_before_its_first_name_is_there_however_little_memory_replay_
 
 #[test]
 fn what_was_written_over_and_over_is_replayed_with_little_memory_into_little_room() {
-    const RECORD: u64 = 128 * KIB;
     let bed = Bed::with_layout("single", &[ByteLen::new(64 << 20)], &[("compression", "off")]);
-    let (entropy, mut content) = (SeededEntropy::new(1), Vec::new());
-    let file = bed.file(ROOT, "file");
-    while bed.pool.store().space(RECORD as u32).available > 6 << 20 {
-        let piece = noise(&entropy, RECORD);
-        bed.write(file, content.len() as u64, &piece);
-        content.extend(piece);
-        bed.pool.commit().unwrap();
-    }
+    let entropy = SeededEntropy::new(1);
+    let (file, mut content) = fill(&bed, &entropy, "file", 6 << 20);
     let durable = bed.pool.store().durable_commit();
     let (mut cut, mut files) = (0, Files::new());
     for round in 0..90u64 {
@@ -109,7 +117,6 @@ fn what_was_written_over_and_over_is_replayed_with_little_memory_into_little_roo
 
 #[test]
 fn an_import_that_finds_no_room_says_so_and_the_next_one_goes_on() {
-    const RECORD: u64 = 128 * KIB;
     for (word, count) in [("single", 1), ("raidz1", 3)] {
         let sizes = vec![ByteLen::new(64 << 20); count];
         let bed = Bed::with_layout(word, &sizes, &[("compression", "off")]);
@@ -137,6 +144,7 @@ fn an_import_that_finds_no_room_says_so_and_the_next_one_goes_on() {
                     encoded: None,
                     checksum: ChecksumKind::Fast,
                     dedup: Dedup::Off,
+                    copies: 1,
                     replaces: None,
                 };
                 if pool.store_records(&op, (0..8).map(record).collect()).is_err() {
@@ -149,6 +157,79 @@ fn an_import_that_finds_no_room_says_so_and_the_next_one_goes_on() {
         }
         let again = Bed::import(sim, Arc::clone(&bed.clock), 10);
         compare(&again, &files);
+        again.check();
+    }
+}
+
+#[test]
+fn what_the_log_holds_is_stored_at_one_place_where_more_are_asked_for_and_find_no_room() {
+    let bed = Bed::with_layout("single", &[ByteLen::new(96 << 20)], &[("compression", "off")]);
+    let (entropy, mut files) = (SeededEntropy::new(1), Files::new());
+    files.insert("ballast".into(), fill(&bed, &entropy, "ballast", 12 << 20).1);
+    let durable = bed.pool.store().durable_commit();
+    let (mut cut, mut logged) = (0, 0);
+    for i in 0..90 {
+        let (name, content) = (format!("file{i}"), noise(&entropy, RECORD));
+        let made = bed.mount.mknod(ROOT, name.as_bytes(), FileKind::Regular, 0o644, 0, &USER);
+        let Ok(node) = made.map(|made| made.node) else { break };
+        if bed.mount.write(node, Handle(0), 0, &content, false).is_err() {
+            break;
+        }
+        bed.fsync(node);
+        if bed.pool.store().durable_commit() > durable {
+            break;
+        }
+        (cut, logged) = (bed.sim.trace().len(), logged + RECORD);
+        files.insert(name, content);
+    }
+    println!("{logged} bytes are logged");
+    for copies in [1, 3] {
+        let sim = SimWorld::from_images(bed.sim.trace().crash_images(cut, Survival::DropAll));
+        let pool = Bed::import_pool(Arc::new(Inline), &sim, &bed.clock, 7);
+        // More were asked for before the data was there.
+        pool.set_property(ROOT_DATASET, "copies", &copies.to_string()).unwrap();
+        let dataset = pool.dataset(ROOT_DATASET).unwrap();
+        for i in 0.. {
+            if pool.store().storable_now(RECORD as u32, 3) < 3 * logged {
+                break;
+            }
+            let op = pool.enter().unwrap();
+            let record = NewRecord {
+                dataset: ROOT_DATASET,
+                inode: 1 << 40,
+                offset: i * RECORD,
+                plain: noise(&entropy, RECORD).into(),
+                codec: Codec::Off,
+                encoded: None,
+                checksum: ChecksumKind::Fast,
+                dedup: Dedup::Off,
+                copies: 1,
+                replaces: None,
+            };
+            let ptr = pool.store_records(&op, vec![record]).unwrap()[0];
+            let len = RECORD as u32;
+            let extent = Extent { ptr, len, block_offset: 0, logical: len, placed: 0, copies: 1 };
+            let named = dataset.update(&op, |tree| {
+                tree.insert(Key::new(1 << 40, EXTENT, i * RECORD), &extent.encode())?;
+                tree.link_block(&extent);
+                Ok::<_, PoolError>(())
+            });
+            named.unwrap();
+        }
+        let mount = Mount::new(Arc::clone(&pool), (0, 0)).unwrap();
+        mount.attach(pool.dataset(ROOT_DATASET).unwrap(), None).unwrap();
+        let again = Bed { sim, clock: Arc::clone(&bed.clock), upkeep: Upkeep::new(&pool), pool, mount };
+        // Nodes may have found room.
+        let several = |places: &[Place]| places.len() > 1 && u64::from(places[0].stored) > RECORD;
+        let several =
+            again.pool.blocks().unwrap().iter().filter(|(_, entry)| several(entry.places())).count();
+        assert_eq!(several, 0, "records at more places than there was room for");
+        compare(&again, &files);
+        again.check();
+        // Later writes get them, or are refused.
+        let written = again.mount.write(again.find("file1").unwrap().node, Handle(0), 0, &[7; 100], false);
+        assert!(written.is_ok() || written == Err(FsError::NoSpace), "{written:?}");
+        again.pool.commit().unwrap();
         again.check();
     }
 }

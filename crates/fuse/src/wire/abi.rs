@@ -96,6 +96,7 @@ pub(crate) mod fopen {
     pub(crate) const DIRECT_IO: u32 = 1 << 0;
     pub(crate) const KEEP_CACHE: u32 = 1 << 1;
     pub(crate) const NOFLUSH: u32 = 1 << 5;
+    pub(crate) const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
 /// Of open(2): writes are to be durable (O_SYNC has this bit, too).

@@ -62,6 +62,8 @@ pub struct Opened {
     /// Reads and writes go around the kernel's pages, and what a write does beside is left to the server: that it is
     /// durable where it has to be, that `security.capability` goes. See [`crate::keeps_pages_true`].
     pub direct: bool,
+    /// With `direct`: writes within the file's length come beside one another (Linux 6.2 and later).
+    pub parallel_writes: bool,
 }
 
 /// Bytes that go out in pieces, as they lie.
@@ -263,7 +265,8 @@ impl Opened {
         let flag = |on, flag| if on { flag } else { 0 };
         let open_flags = flag(self.keep_cache, fopen::KEEP_CACHE)
             | flag(self.no_flush, fopen::NOFLUSH)
-            | flag(self.direct, fopen::DIRECT_IO);
+            | flag(self.direct, fopen::DIRECT_IO)
+            | flag(self.parallel_writes, fopen::PARALLEL_DIRECT_WRITES);
         abi::OpenOut { fh: self.handle, open_flags, padding: 0 }
     }
 }

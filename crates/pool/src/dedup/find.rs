@@ -66,11 +66,12 @@ impl Pool {
             let wrong = prints.iter().flatten().next().copied();
             prints.iter_mut().flatten().for_each(|print| *print = wrong.unwrap_or(*print));
         }
+        let copies: Vec<usize> = records.iter().map(|record| record.copies.into()).collect();
         let born = self.shared.store.store_new(records, drafts, &prints, op.watermark())?;
         if !mutated(Mutant::MapNotTold) {
             let mut locality = self.shared.duplicates.locality.lock();
-            for (&ptr, print) in born.iter().zip(&prints) {
-                print.iter().for_each(|print| locality.insert(*print, ptr));
+            for ((&ptr, print), copies) in born.iter().zip(&prints).zip(copies) {
+                print.iter().for_each(|print| locality.insert(*print, ptr, copies));
             }
         }
         Ok(born)
@@ -148,8 +149,10 @@ impl Pool {
         for (&i, (print, draft)) in wanted.iter().zip(hashed) {
             (prints[i], drafts[i]) = (Some(print), draft);
             let earlier = *first.entry(print).or_insert(i);
-            let same =
-                |other: usize| records[i].dedup != Dedup::Verify || records[i].plain == records[other].plain;
+            let same = |other: usize| {
+                records[i].copies <= records[other].copies
+                    && (records[i].dedup != Dedup::Verify || records[i].plain == records[other].plain)
+            };
             same_as[i] = (earlier != i && same(earlier)).then_some(earlier);
         }
         count(&self.shared.duplicates.counts.looked_up, wanted.len());
@@ -207,7 +210,7 @@ impl Pool {
             let mut is_it = false;
             for (neighbour, entry) in map.neighbours(&read) {
                 if let (Some(print_of), Some(&place)) = (entry.print, entry.places().first()) {
-                    locality.insert(print_of, BlockPtr { id: neighbour, place });
+                    locality.insert(print_of, BlockPtr { id: neighbour, place }, entry.places().len());
                     is_it |= neighbour == id && print_of == print;
                 }
             }
@@ -229,7 +232,8 @@ impl Pool {
         let open: Vec<usize> = search.open().collect();
         let mut hits = 0;
         for i in open {
-            let ptr = self.shared.duplicates.locality.lock().get(search.print(i));
+            let copies = if mutated(Mutant::FewCopiesShared) { 1 } else { search.records[i].copies };
+            let ptr = self.shared.duplicates.locality.lock().get(search.print(i), copies);
             if let Some(ptr) = ptr {
                 search.found[i] = Some(ptr);
                 self.hit(map, ptr);
@@ -251,10 +255,20 @@ impl Pool {
     }
 
     /// Compares the bytes of what was found where that is asked for; what differs, or cannot be read, was not found.
-    /// Nor was what is known to be lost: whoever writes it again has it.
+    /// Nor was what is known to be lost: whoever writes it again has it. Nor what has fewer places than are asked for;
+    /// it keeps those that it has, as it has the mark `SHARED` by now.
     fn verify_found(&self, search: &mut Search<'_>) {
-        for found in &mut search.found {
-            if found.is_some_and(|ptr| self.shared.damage.is_block_lost(ptr.id)) {
+        let has_few = |ptr: BlockPtr, copies: u8| {
+            copies > 1
+                && !mutated(Mutant::FewCopiesShared)
+                && self.shared.store.places_of(ptr.id).map_or(true, |places| places.len() < copies.into())
+        };
+        for (found, record) in search.found.iter_mut().zip(search.records) {
+            let has_few = found.filter(|&ptr| has_few(ptr, record.copies));
+            let lost = found.filter(|ptr| self.shared.damage.is_block_lost(ptr.id));
+            if let Some(ptr) = has_few.or(lost) {
+                // Others are to be known instead of it: of one that had more places when it was met, too.
+                self.shared.duplicates.forget(ptr.id);
                 *found = None;
                 count(&self.shared.duplicates.counts.refuted, 1);
                 self.shared.duplicates.counts.hits.fetch_sub(1, Ordering::Relaxed);
@@ -266,9 +280,11 @@ impl Pool {
             .filter(|&i| search.records[i].dedup == Dedup::Verify || is_damaged)
             .filter_map(|i| Some((i, search.found[i]?)))
             .collect();
-        self.shared.store.prefetch(&doubted.iter().map(|&(_, ptr)| ptr).collect::<Vec<_>>());
+        let wanted: Vec<_> = doubted.iter().map(|&(_, ptr)| ptr).collect();
+        let there = self.shared.store.read_from_groups(&wanted);
         for (i, ptr) in doubted {
-            if !self.shared.store.read(ptr).is_ok_and(|plain| plain == search.records[i].plain) {
+            if there.get(&ptr.id).is_none_or(|plain| *plain != search.records[i].plain) {
+                self.shared.duplicates.forget(ptr.id);
                 search.found[i] = None;
                 count(&self.shared.duplicates.counts.refuted, 1);
                 self.shared.duplicates.counts.hits.fetch_sub(1, Ordering::Relaxed);

@@ -50,7 +50,7 @@ pub use crate::duplicates::IndexFootprints;
 pub use crate::duplicates::{DedupFigures, RebuildProgress, index_limits};
 use crate::pool::Pool;
 use larder_format::Fingerprint;
-pub(crate) use share::Known;
+pub(crate) use share::{Known, is_dead, is_shared};
 pub use share::{TreeOf, TreeRecords};
 
 impl Pool {

@@ -125,9 +125,10 @@ impl Pool {
                 without.push((ptr, in_runs));
             }
         }
-        self.shared.store.prefetch(&without.iter().map(|(ptr, _)| *ptr).collect::<Vec<_>>());
+        let wanted: Vec<_> = without.iter().map(|(ptr, _)| *ptr).collect();
+        let there = self.shared.store.read_from_groups(&wanted);
         // Records that cannot be read stay without.
-        let print = |i: usize| Some(self.fingerprint(&self.shared.store.read(without[i].0).ok()?));
+        let print = |i: usize| Some(self.fingerprint(there.get(&without[i].0.id)?));
         let prints = self.shared.store.world.workers.map(without.len(), print);
         let mut taken = Vec::new();
         {

@@ -25,7 +25,7 @@ use bytes::Bytes;
 use larder_format::block::BlockKind;
 use larder_format::label::Features;
 use larder_format::node::Key;
-use larder_format::run::{Delta, Marks};
+use larder_format::run::{Delta, Marks, Places};
 use larder_format::{BlockId, BlockPtr, DatasetId, Fingerprint, Place};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::{Entry, Location, LostPages, Update};
@@ -47,11 +47,30 @@ pub enum TreeOf {
     Snapshot(BlockId),
 }
 
+/// Whether others may name a block as well.
+pub(crate) fn is_shared(entry: &Entry) -> bool {
+    [Marks::SHARED, Marks::ALIASED].iter().any(|mark| entry.marks.contains(*mark))
+}
+
+/// Whether somebody gave a block up.
+fn is_given_up(entry: &Entry) -> bool {
+    entry.marks.contains(Marks::DEAD)
+}
+
+/// Whether nobody names a block any more, by its marks: a shared one that was given up may be another's still.
+pub(crate) fn is_dead(entry: &Entry) -> bool {
+    entry.marks.contains(Marks::DEAD) && !entry.marks.contains(Marks::SHARED)
+}
+
 /// Part of a tree's records; see [`Pool::tree_records`].
 #[derive(Debug, Default)]
 pub struct TreeRecords {
     /// The records.
     pub records: Vec<BlockPtr>,
+    /// The nodes that end there.
+    pub nodes: Vec<BlockPtr>,
+    /// A node among them cannot be read: what is below it was left out.
+    pub is_partial: bool,
     /// Where to go on, if there is more.
     pub next: Option<Key>,
 }
@@ -66,6 +85,22 @@ pub(crate) struct Known {
     print: Option<Fingerprint>,
     /// An alias may name it.
     is_target: bool,
+    /// All of its places.
+    pub(crate) places: Places,
+    /// Others may name it as well.
+    pub(crate) is_shared: bool,
+    /// It was not asked for, but an alias of it.
+    pub(crate) is_of_others: bool,
+}
+
+/// Records as the map knows them.
+#[derive(Default)]
+struct Found {
+    known: Vec<Known>,
+    /// Targets of those that are aliases.
+    targets: Vec<BlockId>,
+    /// Number of those on lost pages.
+    lost: u64,
 }
 
 /// A record that may be given up for another.
@@ -130,7 +165,8 @@ impl Pool {
         let mut walk = Walk::new(Some(root), after, BlockId::new(0), from);
         let mut found = Alone::default();
         let more = self.find_alone(&mut walk, BlockId::new(0), &mut found)?;
-        Ok(TreeRecords { records: found.records, next: more.then(|| walk.cursor()) })
+        let Alone { records, nodes, unread, .. } = found;
+        Ok(TreeRecords { records, nodes, is_partial: unread > 0, next: more.then(|| walk.cursor()) })
     }
 
     /// Looks for each of these records whether the pool has its content elsewhere, and makes it an alias then. What has
@@ -165,7 +201,44 @@ impl Pool {
         records.dedup_by_key(|ptr| ptr.id);
         let tally = Tally { records: records.len() as u64, ..Tally::default() };
         let _no_checkpoint = self.commit_turn();
-        Ok((self.still_there(records)?, tally))
+        Ok((self.still_there(records.iter().map(|ptr| ptr.id), is_given_up)?.known, tally))
+    }
+
+    /// The same, and the targets of those that are aliases; unread are those that the map cannot tell of.
+    pub(crate) fn known_and_targets(&self, mut records: Vec<BlockPtr>) -> Result<(Vec<Known>, Tally)> {
+        records.sort_unstable_by_key(|ptr| ptr.id);
+        records.dedup_by_key(|ptr| ptr.id);
+        let _no_checkpoint = self.commit_turn();
+        let Found { mut known, mut targets, lost } =
+            self.still_there(records.iter().map(|ptr| ptr.id), is_dead)?;
+        targets.sort_unstable();
+        targets.dedup();
+        targets.retain(|id| known.binary_search_by_key(id, |one| one.ptr.id).is_err());
+        let of_targets = self.still_there(targets.into_iter(), is_dead)?;
+        known.extend(of_targets.known.into_iter().map(|one| Known { is_of_others: true, ..one }));
+        // The map is asked for one after the other, upwards.
+        known.sort_unstable_by_key(|one| one.ptr.id);
+        let unread = lost + of_targets.lost;
+        Ok((known, Tally { records: records.len() as u64, unread, ..Tally::default() }))
+    }
+
+    /// The blocks that these records are aliases of.
+    ///
+    /// # Errors
+    /// When the map cannot be read for now.
+    pub fn targets_of(&self, records: &[BlockPtr]) -> Result<Vec<BlockId>> {
+        let mut ids: Vec<BlockId> = records.iter().map(|ptr| ptr.id).collect();
+        ids.sort_unstable();
+        let _no_checkpoint = self.commit_turn();
+        Ok(self.still_there(ids.into_iter(), is_dead)?.targets)
+    }
+
+    /// Those of the blocks that have places, and the number of those that the map cannot tell of.
+    pub(crate) fn known_by_id(&self, mut ids: Vec<BlockId>) -> Result<(Vec<Known>, u64)> {
+        ids.sort_unstable();
+        let _no_checkpoint = self.commit_turn();
+        let Found { known, lost, .. } = self.still_there(ids.into_iter(), is_dead)?;
+        Ok((known, lost))
     }
 
     /// Fingerprints of records, which are read where the map has none.
@@ -188,7 +261,7 @@ impl Pool {
         // No checkpoint comes between the look at the runs and that at the map.
         let _op = self.enter()?;
         let io = RunIo::new(&self.shared.store);
-        let mut known = self.still_there(known.into_iter().map(|one| one.ptr).collect())?;
+        let mut known = self.still_there(known.into_iter().map(|one| one.ptr.id), is_given_up)?.known;
         known.retain(|one| prints.contains_key(&one.ptr.id));
         let asked: Vec<Fingerprint> = known.iter().map(|one| prints[&one.ptr.id]).collect();
         let probe = self.shared.duplicates.indexed.lock().index.as_ref().map(|index| index.probe(&asked));
@@ -227,23 +300,37 @@ impl Pool {
         Ok(pairs)
     }
 
-    /// Those of the records that have places. No checkpoint may come before they are looked at again.
-    fn still_there(&self, records: Vec<BlockPtr>) -> Result<Vec<Known>> {
+    /// Those of the records that have places, but for those that are gone. No checkpoint may come before they are
+    /// looked at again.
+    fn still_there(
+        &self,
+        ids: impl Iterator<Item = BlockId>,
+        is_gone: impl Fn(&Entry) -> bool,
+    ) -> Result<Found> {
         let io = RunIo::new(&self.shared.store);
         let (mut finder, mut lost) = (self.shared.store.map.lock().finder(), LostPages::default());
-        let mut known = Vec::with_capacity(records.len());
-        for BlockPtr { id, .. } in records {
-            let found = finder.find_past(id, &mut lost, PoolError::is_loss, &io)?;
-            let Some(in_runs) = found else { continue };
+        let mut found = Found::default();
+        for id in ids {
+            let Some(in_runs) = finder.find_past(id, &mut lost, PoolError::is_loss, &io)? else {
+                found.lost += 1;
+                continue;
+            };
             let now = Entry::of(&self.shared.store.map.lock().now(id, in_runs));
-            if let Some(entry) = now.filter(|entry| !entry.marks.contains(Marks::DEAD))
-                && let Some(&place) = entry.places().first()
-            {
-                let is_target = entry.marks.contains(Marks::ALIASED);
-                known.push(Known { ptr: BlockPtr { id, place }, in_runs, print: entry.print, is_target });
+            let Some(entry) = now.filter(|entry| !is_gone(entry)) else { continue };
+            match entry.location {
+                Location::Places(places) => found.known.push(Known {
+                    ptr: BlockPtr { id, place: places[0] },
+                    in_runs,
+                    print: entry.print,
+                    is_target: entry.marks.contains(Marks::ALIASED),
+                    places,
+                    is_shared: is_shared(&entry),
+                    is_of_others: false,
+                }),
+                Location::Alias(target) => found.targets.push(target),
             }
         }
-        Ok(known)
+        Ok(found)
     }
 
     /// The block with this id, when the map has it with this fingerprint and places.

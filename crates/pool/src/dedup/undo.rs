@@ -8,6 +8,7 @@
 //! decided: it has the mark `SHARED` already, or no hit ever gives it one. What is shared keeps its fingerprint while
 //! some dataset has `dedup` on, for those to find who share it.
 
+use crate::dedup::is_shared;
 use crate::pool::Pool;
 use crate::tally::{Renewal, Renewed, Tally};
 use larder_format::run::Marks;
@@ -18,7 +19,7 @@ use larder_store::{PoolError, Result, RunIo};
 use std::collections::HashSet;
 
 impl Pool {
-    /// Gives live files blocks of their own, in place of those that they share: a part of a dataset.
+    /// Gives live files other blocks with the same bytes, in place of those that they have: a part of a dataset.
     ///
     /// # Errors
     /// [`PoolError::NotFound`] when the dataset's files are not served by anybody; [`PoolError::NoSpace`] when there is
@@ -54,7 +55,7 @@ impl Pool {
             let mut map = self.shared.store.map.lock();
             let Some(entry) = Entry::of(&map.now(id, in_runs)) else { continue };
             let is_alias = matches!(entry.location, Location::Alias(_));
-            let is_shared = [Marks::SHARED, Marks::ALIASED].iter().any(|mark| entry.marks.contains(*mark));
+            let is_shared = is_shared(&entry);
             if is_alias || is_shared {
                 shared.insert(id);
             }

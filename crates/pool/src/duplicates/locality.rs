@@ -2,28 +2,54 @@
 //!
 //! Two generations, each a quarter to half of what there is room for: when the younger is full the older is forgotten
 //! and they change places. What is found in the older goes over to the younger.
+//!
+//! Of several blocks with one content it knows the one that has most places, as they were when it was met: whoever asks
+//! for more than another has finds it.
 
-use larder_format::{BlockId, BlockPtr, Fingerprint};
+use larder_format::{BlockId, BlockPtr, Fingerprint, Place, SegmentId};
 use std::collections::HashMap;
 
 /// Memory of an entry in both tables at worst, bytes: they are seven sixteenths full.
 const ENTRY_BYTES: u64 =
-    ((size_of::<(Fingerprint, BlockPtr)>() + size_of::<(BlockId, Fingerprint)>() + 2) * 16 / 7) as u64;
+    ((size_of::<(Fingerprint, Known)>() + size_of::<(BlockId, Fingerprint)>() + 2) * 16 / 7) as u64;
 /// Room for two neighbourhoods there is always.
 const LEAST: usize = 4096;
 
+/// A block with one of its places, and how many it has: no larger than a pointer.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    id: BlockId,
+    segment: SegmentId,
+    offset: u32,
+    stored: u32,
+    column: u8,
+    places: u8,
+}
+
+impl Known {
+    fn new(BlockPtr { id, place }: BlockPtr, places: usize) -> Self {
+        let Place { segment, column, offset, stored } = place;
+        Self { id, segment, offset, stored, column, places: places as u8 }
+    }
+
+    fn ptr(&self) -> BlockPtr {
+        let Self { id, segment, offset, stored, column, .. } = *self;
+        BlockPtr { id, place: Place { segment, column, offset, stored } }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Generation {
-    by_print: HashMap<Fingerprint, BlockPtr>,
+    by_print: HashMap<Fingerprint, Known>,
     by_id: HashMap<BlockId, Fingerprint>,
 }
 
 impl Generation {
-    fn insert(&mut self, print: Fingerprint, ptr: BlockPtr) {
-        if let Some(before) = self.by_print.insert(print, ptr) {
+    fn insert(&mut self, print: Fingerprint, known: Known) {
+        if let Some(before) = self.by_print.insert(print, known) {
             self.by_id.remove(&before.id);
         }
-        self.by_id.insert(ptr.id, print);
+        self.by_id.insert(known.id, print);
     }
 
     fn forget(&mut self, id: BlockId) {
@@ -33,7 +59,7 @@ impl Generation {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.by_print.capacity() * (size_of::<(Fingerprint, BlockPtr)>() + 1)
+        self.by_print.capacity() * (size_of::<(Fingerprint, Known)>() + 1)
             + self.by_id.capacity() * (size_of::<(BlockId, Fingerprint)>() + 1)
     }
 }
@@ -63,23 +89,32 @@ impl LocalityCache {
         }
     }
 
-    /// A block that is alive has this fingerprint.
-    pub(crate) fn insert(&mut self, print: Fingerprint, ptr: BlockPtr) {
+    /// A block that is alive has this fingerprint, and so many places.
+    pub(crate) fn insert(&mut self, print: Fingerprint, ptr: BlockPtr, places: usize) {
+        let known = Known::new(ptr, places);
+        let before = self.new.by_print.get(&print).or_else(|| self.old.by_print.get(&print));
+        if before.is_none_or(|before| before.id == known.id || before.places <= known.places) {
+            self.put(print, known);
+        }
+    }
+
+    fn put(&mut self, print: Fingerprint, known: Known) {
         if self.new.by_print.len() >= self.limit {
             self.old = std::mem::take(&mut self.new);
         }
-        self.new.insert(print, ptr);
+        self.new.insert(print, known);
     }
 
-    /// A block with this fingerprint.
-    pub(crate) fn get(&mut self, print: Fingerprint) -> Option<BlockPtr> {
-        if let Some(ptr) = self.new.by_print.get(&print) {
-            return Some(*ptr);
+    /// A block with this fingerprint that has at least so many places.
+    pub(crate) fn get(&mut self, print: Fingerprint, copies: u8) -> Option<BlockPtr> {
+        let has_all = |known: &&Known| known.places >= copies;
+        if let Some(known) = self.new.by_print.get(&print) {
+            return Some(known).filter(has_all).map(Known::ptr);
         }
-        let ptr = *self.old.by_print.get(&print)?;
-        self.old.forget(ptr.id);
-        self.insert(print, ptr);
-        Some(ptr)
+        let known = *self.old.by_print.get(&print).filter(has_all)?;
+        self.old.forget(known.id);
+        self.put(print, known);
+        Some(known.ptr())
     }
 
     /// A block is gone.
@@ -101,7 +136,6 @@ impl LocalityCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use larder_format::{Place, SegmentId};
 
     fn print(n: u64) -> Fingerprint {
         Fingerprint::new(u128::from(n).to_le_bytes())
@@ -117,10 +151,10 @@ mod tests {
         let mut locality = LocalityCache::new(0);
         let count = 10 * LEAST as u64;
         for n in 0..count {
-            locality.insert(print(n), ptr(n));
-            assert_eq!(locality.get(print(0)).map(|ptr| ptr.id), Some(BlockId::new(0)), "after {n}");
+            locality.insert(print(n), ptr(n), 1);
+            assert_eq!(locality.get(print(0), 1).map(|ptr| ptr.id), Some(BlockId::new(0)), "after {n}");
         }
-        let there = (0..count).filter(|&n| locality.get(print(n)).is_some()).count();
+        let there = (0..count).filter(|&n| locality.get(print(n), 1).is_some()).count();
         assert!((LEAST..=2 * LEAST).contains(&there), "{there}");
         assert!(
             locality.memory_bytes() as u64 <= 2 * LEAST as u64 * ENTRY_BYTES,
@@ -133,18 +167,38 @@ mod tests {
     fn a_block_that_is_gone_is_not_named_whatever_generation_it_is_in() {
         let mut locality = LocalityCache::new(0);
         for n in 0..3 * LEAST as u64 / 2 {
-            locality.insert(print(n), ptr(n));
+            locality.insert(print(n), ptr(n), 1);
         }
         for n in 0..3 * LEAST as u64 / 2 {
             locality.forget(BlockId::new(n));
-            assert_eq!(locality.get(print(n)), None);
+            assert_eq!(locality.get(print(n), 1), None);
         }
         // The younger of two blocks with one content; then it goes.
-        locality.insert(print(1), ptr(5));
-        locality.insert(print(1), ptr(6));
+        locality.insert(print(1), ptr(5), 1);
+        locality.insert(print(1), ptr(6), 1);
         locality.forget(BlockId::new(5));
-        assert_eq!(locality.get(print(1)), Some(ptr(6)));
+        assert_eq!(locality.get(print(1), 1), Some(ptr(6)));
         locality.forget(BlockId::new(6));
-        assert_eq!(locality.get(print(1)), None);
+        assert_eq!(locality.get(print(1), 1), None);
+    }
+
+    #[test]
+    fn of_two_blocks_with_one_content_the_one_with_more_places_is_known() {
+        let mut locality = LocalityCache::new(0);
+        locality.insert(print(1), ptr(5), 2);
+        // Old by now.
+        for n in 10..10 + LEAST as u64 {
+            locality.insert(print(n), ptr(n), 1);
+        }
+        locality.insert(print(1), ptr(6), 1);
+        assert_eq!(locality.get(print(1), 3), None);
+        assert_eq!(locality.get(print(1), 2), Some(ptr(5)));
+        locality.insert(print(1), ptr(7), 2);
+        assert_eq!(locality.get(print(1), 1), Some(ptr(7)), "the younger of two that are as good");
+        // It has lost one.
+        locality.insert(print(1), ptr(7), 1);
+        assert_eq!((locality.get(print(1), 2), locality.get(print(1), 1)), (None, Some(ptr(7))));
+        locality.forget(BlockId::new(7));
+        assert_eq!(locality.get(print(1), 1), None);
     }
 }

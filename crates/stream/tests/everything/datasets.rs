@@ -103,6 +103,7 @@ impl Side {
             ("compression", ["off", "lz4", "zstd-3"][dice.below(3) as usize]),
             ("chunking", ["fixed", "fixed", "content"][dice.below(3) as usize]),
             ("dedup", ["off", "on", "verify"][dice.below(3) as usize]),
+            ("copies", if self.has_copies { ["1", "2", "2", "3"][dice.below(4) as usize] } else { "1" }),
         ];
         let some = all
             .into_iter()

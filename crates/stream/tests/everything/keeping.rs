@@ -3,6 +3,7 @@
 use super::side::{Change, Dice, Side};
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
+use larder_format::run::Marks;
 use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_pool::{Look, ROOT_DATASET};
 use larder_sorted::map::Location;
@@ -18,18 +19,20 @@ type Blocks = BTreeMap<BlockId, u64>;
 /// Blocks of a tree as it is committed: its records, and its nodes.
 fn blocks_of(side: &Side, view: &dyn Look) -> (Blocks, Blocks) {
     let (mut records, mut nodes) = (Blocks::new(), Blocks::new());
-    let add = |all: &mut Blocks, ptr: BlockPtr| {
-        all.insert(ptr.id, u64::from(ptr.place.footprint()));
+    // As it is charged: nodes once.
+    let add = |all: &mut Blocks, ptr: BlockPtr, copies: u64| {
+        all.insert(ptr.id, copies * u64::from(ptr.place.footprint()));
     };
     view.scan(&Key::MIN, &mut |key, value| {
         if key.kind == EXTENT {
-            add(&mut records, Extent::decode(value).unwrap().ptr);
+            let extent = Extent::decode(value).unwrap();
+            add(&mut records, extent.ptr, extent.copies.into());
         }
         ControlFlow::Continue(())
     })
     .unwrap();
     let look = |ptr: BlockPtr| {
-        add(&mut nodes, ptr);
+        add(&mut nodes, ptr, 1);
         true
     };
     let store = DatasetNodes(side.pool().store());
@@ -114,6 +117,7 @@ impl Side {
                 "export"
             }
             24..=26 => self.pass(dice),
+            23 | 27 if self.has_copies && !self.is_short => self.rot(dice),
             22 => {
                 self.mount().flush_stripes().unwrap_or_else(|error| panic!("flush: {error}"));
                 "flush"
@@ -154,7 +158,17 @@ impl Side {
             let named: Vec<_> = self.now.named().map(|(id, _)| id).collect();
             let mut of: Vec<_> = named.into_iter().filter(|_| dice.below(3) > 0).collect();
             of.push(self.some_named(dice));
-            let task = [Task::Rewrite, Task::Undedup, Task::Dedup, Task::Dedup][dice.below(4) as usize];
+            let tasks = [Task::Rewrite, Task::Undedup, Task::Records, Task::Dedup, Task::Dedup];
+            let task = tasks[dice.below(5) as usize];
+            if task == Task::Records {
+                let size = ["4096", "16384", "131072"][dice.below(3) as usize];
+                for id in &of {
+                    match pool.set_property(*id, "recordsize", size) {
+                        Err(PoolError::NoSpace) if self.is_short => return "no room for a pass",
+                        set => set.unwrap(),
+                    }
+                }
+            }
             if task == Task::Rewrite {
                 let codec = ["off", "lz4", "zstd-1", "gzip-1"][dice.below(4) as usize];
                 for id in &of {
@@ -188,7 +202,44 @@ impl Side {
             (Task::Dedup, _) => "make aliases",
             (Task::Rewrite, _) => "rewrite",
             (Task::Undedup, _) => "undo aliases",
+            (Task::Records, _) => "recut",
         }
+    }
+
+    /// All that some place of a block had is wrong; another place serves, and it heals.
+    fn rot(&mut self, dice: &Dice) -> &'static str {
+        self.commit();
+        let (pool, upkeep) = (std::sync::Arc::clone(self.pool()), std::sync::Arc::clone(self.upkeep()));
+        let lives = |marks: Marks| !marks.contains(Marks::DEAD) || marks.contains(Marks::SHARED);
+        let all = pool.blocks().unwrap().into_iter();
+        let several = all.filter(|(_, entry)| entry.places().len() > 1 && lives(entry.marks));
+        let Some((id, entry)) = dice.one(several) else { return "nothing to rot" };
+        let at = dice.below(entry.places().len() as u64) as usize;
+        let of = pool.store().whereabouts(id).unwrap().unwrap().copies;
+        let each = of.len() / entry.places().len();
+        for &(device, offset) in &of[at * each..(at + 1) * each] {
+            self.sim.device(device.get().into()).flip_bits(
+                offset,
+                1 + dice.below(300) as usize,
+                dice.below(1 << 40),
+            );
+        }
+        pool.store().drop_caches();
+        self.verify(true);
+        // Reads come to some places only.
+        while upkeep.scrub.progress().is_some() && upkeep.scrub.step(1 << 20).unwrap() {}
+        upkeep.scrub.start(ScrubSince::All).unwrap();
+        while upkeep.scrub.step(1 << 20).unwrap() {}
+        assert_eq!(upkeep.scrub.result().unwrap().lost, 0, "{}", self.label);
+        while upkeep.read_repair.step().unwrap() > 0 || upkeep.damage.step(64).unwrap() {}
+        self.commit();
+        assert_eq!(upkeep.damage.known(), [], "{}", self.label);
+        let now = pool.blocks().unwrap().into_iter().find(|(of, entry)| *of == id && lives(entry.marks));
+        for &place in now.iter().flat_map(|(_, entry)| entry.places()) {
+            let read = pool.store().read_at(BlockPtr { id, place });
+            read.unwrap_or_else(|error| panic!("{}: block {id} did not heal: {error}", self.label));
+        }
+        "rot"
     }
 
     fn found_nothing_wrong(&self) {

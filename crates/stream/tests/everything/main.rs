@@ -66,6 +66,10 @@ impl Run {
             let properties = [("recordsize", size), ("dedup", dedup)];
             let mut side = Side::new(label, word, count, seed * 2 + at as u64 + 1, &properties);
             side.shares = shares;
+            side.has_copies = !(seed / 4 + at as u64).is_multiple_of(2);
+            if side.has_copies && !seed.is_multiple_of(3) {
+                side.pool().set_property(larder_pool::ROOT_DATASET, "copies", "2").unwrap();
+            }
             side.pool().set_pool_property("autotrim", ["on", "off"][dice.below(2) as usize]).unwrap();
             side.commit();
             side

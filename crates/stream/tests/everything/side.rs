@@ -17,7 +17,7 @@ use larder_pool::{
     Dataset, GroupSpec, ImportOptions, Limits, Pool, PoolError, PoolSpec, ROOT_DATASET, World,
 };
 use larder_sim::{CrashSweep, Event, SimClock, SimWorld, Survival, Trace};
-use larder_upkeep::Upkeep;
+use larder_upkeep::{ScrubSince, Upkeep};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,6 +91,8 @@ pub struct Side {
     pub is_short: bool,
     /// Several references to one block may be: what they free is left to GC.
     pub shares: bool,
+    /// Datasets may ask for several places of their blocks.
+    pub has_copies: bool,
     /// A stream is on its way in, which may be in the way of anything.
     pub is_receiving: bool,
     tells: bool,
@@ -214,6 +216,19 @@ impl Running {
         // Trash that had begun to be let go of goes.
         while running.pool.trash_step().map_err(|error| format!("trash: {error}"))? {}
         running.pool.commit().map_err(|error| format!("commit: {error}"))?;
+        if running.pool.store().core.lock().has_copies() {
+            // A place may have been spoiled, and healed later.
+            let upkeep = &running.upkeep;
+            let heal = || {
+                // One that was under way may have been past it.
+                while upkeep.scrub.step(1 << 20)? {}
+                upkeep.scrub.start(ScrubSince::All)?;
+                while upkeep.scrub.step(1 << 20)? {}
+                while upkeep.read_repair.step()? > 0 || upkeep.damage.step(64)? {}
+                running.pool.commit()
+            };
+            heal().map_err(|error| format!("scrub: {error}"))?;
+        }
         let report = running.upkeep.check().map_err(|error| format!("check: {error}"))?;
         if !report.problems.is_empty() {
             return Err(format!("check: {}", report.problems.join("; ")));
@@ -247,6 +262,7 @@ impl Side {
             has_uncommitted: false,
             is_short: false,
             shares: false,
+            has_copies: false,
             is_receiving: false,
             tells: std::env::var_os("LARDER_TELL").is_some(),
             imports: seed << 16,
@@ -346,7 +362,8 @@ impl Side {
             .unwrap_or_else(|error| panic!("attach of {}: {error}", self.now.get(id).name));
         if self.now.get(id).head.is_empty() {
             self.now.set(id).mounted();
-            self.done(Change::Whole, "mount");
+            // No log tells of a root directory; where it is missing the next mount makes it.
+            self.done_uncommitted(Change::Whole, "mount");
         }
     }
 

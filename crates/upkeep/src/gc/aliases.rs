@@ -14,7 +14,7 @@ use larder_sorted::map::Location;
 use larder_store::{PoolError, Result, RunIo};
 use std::ops::{ControlFlow, RangeInclusive};
 
-/// References with one tag that are carried over from an alias, at most: they count for figures alone.
+/// References of one dataset that are carried over from an alias, at most: they count for figures alone.
 const CARRIED_AT_MOST: u64 = 16;
 
 /// State of the look at aliases.
@@ -30,8 +30,9 @@ impl AliasWalk {
         Self { live, next: BlockId::new(0), ids }
     }
 
-    /// Looks at some `entries` blocks of the map; `refer` hears of each reference to the target of an alias. Whether
-    /// there is more. Nobody may move or free blocks meanwhile.
+    /// Looks at some `entries` blocks of the map; `refer` hears of each reference to the target of an alias, and
+    /// `dataset` tells by its origin which dataset's it is: those of one come together. Whether there is more. Nobody
+    /// may move or free blocks meanwhile.
     ///
     /// # Errors
     /// When a page of the map cannot be read: aliases on it may be alive.
@@ -40,6 +41,7 @@ impl AliasWalk {
         pool: &Pool,
         io: &R,
         entries: usize,
+        dataset: impl Fn(u32) -> Option<u64>,
         mut refer: impl FnMut(BlockId, Tag) -> Result<()>,
     ) -> Result<bool> {
         let Self { live, ids, .. } = self;
@@ -55,9 +57,17 @@ impl AliasWalk {
             {
                 let is_judged = id < *ids.start();
                 let is_alive = live.contains(id.get(), io)?;
+                let (mut of, mut room) = (None, 0);
                 while live.peek() == Some(id.get()) {
                     let Some(Counted { tag, count, .. }) = live.next(io)? else { break };
-                    for _ in 0..count.min(CARRIED_AT_MOST) {
+                    // A mark that it stays shared is no dataset's.
+                    let now = (tag != Tag::NONE).then(|| dataset(tag.origin()));
+                    if of.replace(now) != Some(now) {
+                        room = CARRIED_AT_MOST;
+                    }
+                    let carried = count.min(room);
+                    room -= carried;
+                    for _ in 0..carried {
                         refer(to, tag)?;
                     }
                 }

@@ -97,6 +97,13 @@ pub struct Sharing {
 }
 
 impl Sharing {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.references += other.references;
+        self.logical += other.logical;
+        self.allocated += other.allocated;
+        self.share += other.share;
+    }
+
     /// Bytes that sharing saves here.
     pub fn saved(&self) -> u64 {
         self.allocated.saturating_sub(self.share)
@@ -175,9 +182,9 @@ impl Findings {
     }
 
     /// The part to keep of a collection under way.
-    pub(super) fn so_far(&self, sharing: &[Sharing]) -> Self {
+    pub(super) fn so_far(&self, sharing: Vec<Sharing>) -> Self {
         let mut found = self.clone();
-        found.keep_sharing(sharing.to_vec());
+        found.keep_sharing(sharing);
         found
     }
 

@@ -22,9 +22,8 @@ use larder_format::node::{Key, Leaf, MAX_LEVEL, NODE_MAX, Node};
 use larder_format::{BlockId, BlockPtr, Corrupt, Reason};
 use larder_pool::Pool;
 use larder_pool::pins::PinnedTree;
-use larder_sorted::tree::{Fence, NodeStore, Tree};
-use larder_store::{PoolError, Result};
-use larder_store::{decode_node, plain_of};
+use larder_sorted::tree::{Fence, Tree};
+use larder_store::{PassingNodes, Result, decode_node, plain_of};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -256,28 +255,11 @@ fn show_leaf(
 fn extents_of(pool: &Pool, root: BlockPtr, keys: &[Key]) -> Result<HashMap<Key, Extent>> {
     let mut found = HashMap::new();
     let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return Ok(found) };
-    Tree::open(root).scan(&PinnedNodes(pool), *first..=*last, |key, value| {
+    Tree::open(root).scan(&PassingNodes(pool.store()), *first..=*last, |key, value| {
         if key.kind == EXTENT && keys.binary_search(key).is_ok() {
             found.extend(Extent::decode(value).map(|extent| (*key, extent)));
         }
         ControlFlow::Continue(())
     })?;
     Ok(found)
-}
-
-/// Nodes past the cache, but for those above the leaves.
-struct PinnedNodes<'a>(&'a Pool);
-
-impl NodeStore for PinnedNodes<'_> {
-    type Error = PoolError;
-    fn load(&self, ptr: BlockPtr) -> Result<Arc<Node>> {
-        if let Some(node) = self.0.store().cache.peek_node(ptr.id) {
-            return Ok(node);
-        }
-        let node = load(self.0, ptr, None)?;
-        if node.level() > 0 {
-            self.0.store().cache.keep_node(ptr.id, &node);
-        }
-        Ok(node)
-    }
 }

@@ -50,11 +50,13 @@
 //!
 //! # Memory
 //! [`larder_store::cache::GC_SHARE_PERCENT`] of the budget, whatever the number of blocks: half for the set of what
-//! is live, a quarter for the walk, the rest for the other sets.
+//! is live, a quarter for the walk, the rest for the other sets. One that counts by parts of datasets ([`shares`]) has
+//! an eighth for knowing them, and that much less for what is live.
 
 mod aliases;
 mod findings;
 mod mark;
+mod shares;
 mod spill;
 mod sweep;
 #[cfg(test)]
@@ -70,6 +72,7 @@ pub(crate) mod deep {
 }
 
 pub use findings::{Amount, CLASSES, Findings, Outcome, References, Sharing};
+pub use shares::Parts;
 
 use crate::damage::trees_of;
 use aliases::AliasWalk;
@@ -77,11 +80,10 @@ use findings::SAMPLE;
 use larder_format::items::Extent;
 use larder_format::node::Key;
 use larder_format::run::Marks;
-use larder_format::{BlockId, BlockPtr, Corrupt, DatasetId, SegmentId};
+use larder_format::{BlockId, BlockPtr, Corrupt, DatasetId, Place, SegmentId};
 use larder_mutants::{Mutant, mutated};
-use larder_pool::CommitTurn;
-use larder_pool::Pool;
 use larder_pool::pins::{Phase, Pinned, PinnedTree, Progress};
+use larder_pool::{CommitTurn, Pool, Split};
 use larder_sorted::map::{Entry, Location};
 use larder_sorted::{PageReader, PageWriter};
 use larder_store::RunIo;
@@ -90,6 +92,7 @@ use larder_store::{Class, Event};
 use larder_store::{PoolError, Result};
 use larder_sync::Mutex;
 use mark::{Met, TreeWalk, Visitor};
+use shares::{SPLIT_SHARE, Shares};
 use spill::{Merged, Spill, Tag};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -113,6 +116,10 @@ pub struct Collector {
     pool: Arc<Pool>,
     store: Arc<Store>,
     collection: Mutex<Option<Collection>>,
+    /// For the next collection.
+    split: Mutex<Option<Arc<dyn Split>>>,
+    /// Findings of the last one by parts.
+    parts: Mutex<Option<Arc<Parts>>>,
 }
 
 /// The sets of ids.
@@ -126,9 +133,10 @@ struct Sets {
 }
 
 impl Sets {
-    fn new(memory: usize) -> Self {
+    /// Sets in `memory`, of which something else takes so much.
+    fn new(memory: usize, taken: usize) -> Self {
         let small = || Spill::new(memory / 12);
-        let live = Spill::new(memory / 2);
+        let live = Spill::new(memory / 2 - taken);
         Self { live, aliased: small(), freed: small(), retained: small(), suspects: small() }
     }
 
@@ -185,8 +193,7 @@ pub(crate) struct Collection {
     swept: u64,
     /// Marks of second references that stay.
     shared: u64,
-    /// By [`PinnedTree::origin`].
-    sharing: Vec<Sharing>,
+    shares: Shares,
     touched_limit: usize,
 }
 
@@ -198,6 +205,7 @@ const LATE: Tag = Tag::NONE;
 struct Marker<'a> {
     sets: &'a mut Sets,
     findings: &'a mut Findings,
+    shares: &'a mut Shares,
     walked: &'a mut u64,
 }
 
@@ -207,9 +215,10 @@ impl Visitor for Marker<'_> {
         *self.walked += 1;
         Ok(())
     }
-    fn extent(&mut self, member: &PinnedTree, _: &Key, extent: &Extent, met: Met) -> Result<()> {
+    fn extent(&mut self, member: &PinnedTree, key: &Key, extent: &Extent, met: Met) -> Result<()> {
         if met == Met::Reference {
-            self.sets.live.push(extent.ptr.id, Tag::new(extent.logical, member.origin));
+            let part = self.shares.part(member, key.object);
+            self.sets.live.push(extent.ptr.id, Tag::new(extent.logical, part));
             if member.is_late(extent.ptr.id) {
                 self.sets.live.push(extent.ptr.id, LATE);
             }
@@ -227,22 +236,20 @@ impl Visitor for Marker<'_> {
 }
 
 impl Collection {
-    /// A collection of what is pinned; `before` is what it had found when it was cut short.
-    fn new(mut pinned: Pinned, before: Option<Findings>, memory: u64) -> Self {
+    /// A collection of what is pinned; `before` is what it had found when it was cut short. That knows of no parts: who
+    /// takes up from there counts by dataset alone.
+    fn new(mut pinned: Pinned, before: Option<Findings>, split: Option<Arc<dyn Split>>, memory: u64) -> Self {
         let memory = memory as usize;
-        let sets = Sets::new(memory);
+        let split = split.filter(|_| pinned.from == BlockId::new(0));
+        let for_split = if split.is_some() { memory / SPLIT_SHARE } else { 0 };
+        let sets = Sets::new(memory, for_split);
         let (commit, from, started) = (pinned.commit, pinned.from, pinned.started);
         let findings = before.map_or_else(
             || Findings { commit, from, started, ..Findings::default() },
             |before| Findings { commit, from, ..before },
         );
+        let shares = Shares::new(&pinned, &findings.sharing, split, for_split);
         let walk = TreeWalk::new(std::mem::take(&mut pinned.members), pinned.from, memory / 4, false);
-        let of = |dataset: &DatasetId| {
-            let before = findings.sharing.iter().find(|of| of.dataset == *dataset);
-            before.copied().unwrap_or(Sharing { dataset: *dataset, ..Sharing::default() })
-        };
-        // The last number stands for too many to be told.
-        let sharing = pinned.origins.iter().take(Tag::MAX_ORIGIN as usize).map(of).collect();
         let stage = Stage::Mark;
         let touched_limit = TOUCHED_AT_MOST.min(memory / TOUCHED_SHARE);
         let swept = findings.judged_blocks();
@@ -256,7 +263,7 @@ impl Collection {
             walked: 0,
             swept,
             shared: 0,
-            sharing,
+            shares,
             touched_limit,
         }
     }
@@ -285,10 +292,12 @@ impl Collection {
             return Ok(true);
         }
         match &mut self.stage {
+            Stage::Mark if self.shares.learn(pool, effort) => {}
             Stage::Mark => {
                 let (sets, findings, walked) = (&mut self.sets, &mut self.findings, &mut self.walked);
-                let mut marker = Marker { sets, findings, walked };
+                let mut marker = Marker { sets, findings, shares: &mut self.shares, walked };
                 if self.walk.step(pool, &mut marker)? == 0 {
+                    self.shares.walked();
                     self.stage = Stage::Join;
                 }
             }
@@ -315,7 +324,9 @@ impl Collection {
                     aliased.push(id, tag);
                     Ok(())
                 };
-                if !aliases.step(pool, io, effort * ENTRIES_PER_NODE, refer)? {
+                let shares = &self.shares;
+                let dataset = |part| shares.dataset(part).map(DatasetId::get);
+                if !aliases.step(pool, io, effort * ENTRIES_PER_NODE, dataset, refer)? {
                     self.has_followed = true;
                     self.stage = Stage::Join;
                     while self.sets.aliased.join_step(io, usize::MAX)? {}
@@ -332,11 +343,11 @@ impl Collection {
             Stage::Sweep(sweep) => {
                 let mut judged = Vec::new();
                 let (findings, swept, shared) = (&mut self.findings, &mut self.swept, &mut self.shared);
-                let (pinned, sharing) = (&self.pinned, &mut self.sharing);
+                let (pinned, shares) = (&self.pinned, &mut self.shares);
                 let judge_one = |id, entry: Entry, verdict: Verdict<'_>| {
                     *swept += 1;
                     *shared += u64::from(entry.marks.contains(Marks::SHARED));
-                    judged.extend(judge(pinned, findings, sharing, &entry, verdict).map(|act| (id, act)));
+                    judged.extend(judge(pinned, findings, shares, &entry, verdict).map(|act| (id, act)));
                     Ok(())
                 };
                 let entries = (effort * ENTRIES_PER_NODE).min(pool.freeing().queue_room());
@@ -347,7 +358,7 @@ impl Collection {
                     self.findings.unshared += unshared;
                     self.shared -= unshared;
                     let _op = pool.enter()?;
-                    pool.keep_note(FOUND, &self.findings.so_far(&self.sharing).encode())?;
+                    pool.keep_note(FOUND, &self.findings.so_far(self.shares.by_dataset()).encode())?;
                     pool.freeing().note_judged(sweep.next(), self.pinned.left_before);
                 }
                 if !more {
@@ -426,7 +437,7 @@ pub(crate) fn expects(pinned: &Pinned, marks: Marks) -> bool {
 fn judge(
     pinned: &Pinned,
     findings: &mut Findings,
-    sharing: &mut [Sharing],
+    shares: &mut Shares,
     entry: &Entry,
     verdict: Verdict<'_>,
 ) -> Option<Act> {
@@ -459,13 +470,7 @@ fn judge(
                     let (once, more) = &mut findings.fingerprinted;
                     *if count > 1 { more } else { once } += 1;
                 }
-                for one in references() {
-                    let Some(of) = sharing.get_mut(one.tag.origin() as usize) else { continue };
-                    of.references += one.count;
-                    of.logical += one.count * u64::from(logical);
-                    of.allocated += one.count * allocated;
-                    of.share += one.count * allocated / count;
-                }
+                shares.count(references(), count, logical.into(), allocated);
             }
             // A mark `DEAD` beside it may be that of the one reference, dropped since the pin.
             let is_other = touched || pinned.has_remains;
@@ -475,7 +480,9 @@ fn judge(
         Verdict::Dead => {
             let expected = expects(pinned, entry.marks);
             if expected { &mut findings.dead } else { &mut findings.unreachable }.add(bytes);
-            Some(if places.is_empty() { Act::Forget } else { Act::Condemn(bytes) })
+            // The queue counts one place of each.
+            let one = |place: &Place| Act::Condemn(place.footprint().into());
+            Some(places.first().map_or(Act::Forget, one))
         }
     }
 }
@@ -519,7 +526,13 @@ impl PageWriter for SpillPages<'_> {
 
 impl Collector {
     pub(crate) fn new(pool: &Arc<Pool>) -> Self {
-        Self { pool: Arc::clone(pool), store: Arc::clone(pool.store()), collection: Mutex::default() }
+        Self {
+            pool: Arc::clone(pool),
+            store: Arc::clone(pool.store()),
+            collection: Mutex::default(),
+            split: Mutex::default(),
+            parts: Mutex::default(),
+        }
     }
 
     /// Starts a collection of the whole pool, with a commit; false when one is under way already. It goes on with
@@ -532,10 +545,37 @@ impl Collector {
         if !self.pool.pins().want() {
             return Ok(false);
         }
+        self.begin().map(|()| true)
+    }
+
+    /// As [`Collector::start`], of one that counts by parts of datasets as well. It takes up nothing: of what another
+    /// has judged before it was cut short, no parts are known.
+    ///
+    /// # Errors
+    /// As [`Collector::start`].
+    pub fn start_split(&self, split: Arc<dyn Split>) -> Result<bool> {
+        self.store.check_writable()?;
+        {
+            // Nothing that is pinned is taken meanwhile.
+            let _slot = self.collection.lock();
+            if !self.pool.pins().want() {
+                return Ok(false);
+            }
+            self.pool.freeing().note_judged(BlockId::new(0), 0);
+            *self.split.lock() = Some(split);
+        }
+        self.begin().map(|()| true)
+    }
+
+    /// Has a commit pin what is to be collected.
+    fn begin(&self) -> Result<()> {
         let begun = self.pool.set_note(BEGUN, "yes").and_then(|()| self.pool.commit());
-        begun.inspect_err(|_| self.pool.pins().unwant())?;
+        begun.inspect_err(|_| {
+            self.pool.pins().unwant();
+            *self.split.lock() = None;
+        })?;
         self.store.event(Event::new(Class::TraceStart));
-        Ok(true)
+        Ok(())
     }
 
     /// Whether a collection was under way when a crash or an export ended it: it should be started anew.
@@ -568,7 +608,8 @@ impl Collector {
         if let Some(pinned) = self.pool.pins().take_pinned() {
             let is_cut = pinned.from > BlockId::new(0);
             let before = self.pool.note(FOUND).filter(|_| is_cut).and_then(|found| Findings::decode(&found));
-            *slot = Some(Collection::new(pinned, before, self.store.cache.gc_limit()));
+            let split = self.split.lock().take();
+            *slot = Some(Collection::new(pinned, before, split, self.store.cache.gc_limit()));
         }
     }
 
@@ -646,7 +687,8 @@ impl Collector {
             self.pool.freeing().note_judged(BlockId::new(0), 0);
         }
         self.pool.pins().clear();
-        let Some(Collection { mut findings, sharing, .. }) = slot.take() else { return Ok(()) };
+        *self.split.lock() = None;
+        let Some(Collection { mut findings, shares, .. }) = slot.take() else { return Ok(()) };
         self.pool.damage().want_trees(trees_of(&self.pool, findings.lost_in.iter().copied()));
         let text = match &outcome {
             Outcome::Done if findings.from == BlockId::new(0) => format!("{} errors", findings.errors()),
@@ -656,7 +698,9 @@ impl Collector {
         };
         self.store.event(Event::new(Class::TraceFinish).text(text));
         findings.outcome = outcome;
-        findings.keep_sharing(sharing);
+        findings.keep_sharing(shares.by_dataset());
+        let is_done = findings.outcome == Outcome::Done;
+        *self.parts.lock() = shares.into_parts().filter(|_| is_done).map(Arc::new);
         findings.finished = self.store.world.clock.now();
         self.pool.set_note(BEGUN, "no")?;
         self.pool.set_note(NOTE, &findings.encode())
@@ -675,6 +719,11 @@ impl Collector {
     /// Progress of the collection under way, if there is one.
     pub fn progress(&self) -> Option<Progress> {
         self.pool.pins().progress()
+    }
+
+    /// Findings of the last collection by parts of datasets, when that was since import and was to count by them.
+    pub fn parts(&self) -> Option<Arc<Parts>> {
+        self.parts.lock().clone()
     }
 
     /// Findings of the last collection.

@@ -1,6 +1,6 @@
 //! The sweep: what the block map knows, in order of id, held against what the walk found.
 
-use super::spill::{Counted, Merged, Spill};
+use super::spill::{Counted, Merged, Spill, Tag};
 use larder_format::BlockId;
 use larder_format::run::Marks;
 use larder_pool::Pool;
@@ -124,7 +124,8 @@ impl Sweep {
                 if suspects.is_full(1) {
                     suspects.spill(io)?;
                 }
-                suspects.push(BlockId::new(counted.id), counted.tag);
+                // It is one that is missing, whoever refers to it.
+                suspects.push(BlockId::new(counted.id), Tag::NONE);
             }
             *most -= 1;
         }

@@ -188,7 +188,7 @@ fn name_blocks(pool: &Pool, inodes: std::ops::Range<u64>) {
     let named = pool.dataset(ROOT_DATASET).unwrap().update(&op, |tree| {
         for inode in inodes {
             let ptr = BlockPtr { id: pool.store().core.lock().take_ids(1), place: NOWHERE };
-            let extent = Extent { ptr, len: 100, block_offset: 0, logical: 4096, placed: 0 };
+            let extent = Extent { ptr, len: 100, block_offset: 0, logical: 4096, placed: 0, copies: 1 };
             tree.insert(Key::new(inode, EXTENT, 0), &extent.encode())?;
         }
         Ok::<_, PoolError>(())
@@ -228,6 +228,31 @@ fn steady_second_references_keep_no_sweep_from_freeing() {
     let mut left: Vec<_> = pool.blocks().unwrap().into_iter().map(|(id, _)| id).collect();
     left.retain(|id| dead.contains(id));
     assert_eq!(left, [dead[1]], "what nothing refers to is gone");
+}
+
+#[test]
+fn a_missing_block_is_one_whoever_refers_to_it() {
+    let pool = pool_of(1);
+    pool.create_dataset("tank/other", BTreeMap::new()).unwrap();
+    let ptr = BlockPtr { id: pool.store().core.lock().take_ids(1), place: NOWHERE };
+    for dataset in pool.datasets() {
+        let op = pool.enter().unwrap();
+        let named = dataset.update(&op, |tree| {
+            let extent = Extent { ptr, len: 100, block_offset: 0, logical: 4096, placed: 0, copies: 1 };
+            tree.insert(Key::new(7, EXTENT, 0), &extent.encode())
+        });
+        named.unwrap();
+    }
+    pool.commit().unwrap();
+    let upkeep = Upkeep::new(&pool);
+    assert!(upkeep.gc.start().unwrap());
+    while upkeep.gc.step(8).unwrap() {}
+    let found = upkeep.gc.findings().unwrap();
+    assert_eq!(
+        (found.missing, found.missing_sample.contains(&ptr.id.get())),
+        (2, true),
+        "that of both, and one more"
+    );
 }
 
 const NOWHERE: Place = Place { segment: SegmentId::new(1 << 40), column: 0, offset: 4096, stored: 100 };

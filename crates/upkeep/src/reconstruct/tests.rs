@@ -28,6 +28,7 @@ fn store(pool: &Pool, first: u64, sizes: impl Iterator<Item = usize>) {
         encoded: None,
         checksum: ChecksumKind::Fast,
         dedup: larder_pool::Dedup::Off,
+        copies: 1,
         replaces: None,
     };
     pool.store_records(&op, sizes.enumerate().map(record).collect()).unwrap();

@@ -16,11 +16,13 @@
 
 mod labels;
 
+use crate::damage::DamageWalker;
 use crate::note::NoteReader;
 use crate::read_repair::ReadRepair;
 use crate::reconstruct::{Reconstruction, Targets};
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::{SegmentId, Timestamp};
+use larder_pool::Lost;
 use larder_pool::Pool;
 use larder_pool::Resting;
 use larder_store::Store;
@@ -40,6 +42,10 @@ const KEPT: usize = 10;
 const SEGMENTS_PER_NOTE: u64 = 64;
 /// Bytes of a segment that are gone through between two looks at whether the next one can be started.
 const PIECE: u64 = 8 << 20;
+/// Lost ranges that are looked for among those that were healed.
+const LOST: usize = 4096;
+/// Blocks that are healed between two looks at whether a scrub is to go on.
+const HEALED: usize = 64;
 const TIME_PER_NOTE: Duration = Duration::from_secs(5);
 
 /// Scope of a scrub.
@@ -169,6 +175,7 @@ pub struct Scrub {
     pool: Arc<Pool>,
     store: Arc<Store>,
     repairs: Arc<ReadRepair>,
+    damage: Arc<DamageWalker>,
     work: Mutex<Work>,
     shown: Mutex<Shown>,
 }
@@ -182,6 +189,8 @@ struct Work {
     counted: (u64, u64, u64),
     /// Labels have been looked at, in this import.
     labels: bool,
+    /// Some of the ranges that were found lost.
+    lost: Vec<Lost>,
     /// Segments since the last note, and when that was.
     unnoted: u64,
     noted_at: Duration,
@@ -197,6 +206,7 @@ struct Shown {
 impl Work {
     /// Lets go of what is under way.
     fn clear(&mut self) {
+        self.lost.clear();
         self.let_go();
         self.labels = false;
     }
@@ -208,9 +218,10 @@ impl Work {
 }
 
 impl Scrub {
-    pub(crate) fn new(pool: &Arc<Pool>, repairs: &Arc<ReadRepair>) -> Self {
-        let (pool, store, repairs) = (Arc::clone(pool), Arc::clone(pool.store()), Arc::clone(repairs));
-        Self { pool, store, repairs, work: Mutex::default(), shown: Mutex::default() }
+    pub(crate) fn new(pool: &Arc<Pool>, repairs: &Arc<ReadRepair>, damage: &Arc<DamageWalker>) -> Self {
+        let (pool, store) = (Arc::clone(pool), Arc::clone(pool.store()));
+        let (repairs, damage) = (Arc::clone(repairs), Arc::clone(damage));
+        Self { pool, store, repairs, damage, work: Mutex::default(), shown: Mutex::default() }
     }
 
     /// Begins a scrub, or goes on with one that is paused, whatever that goes through.
@@ -225,6 +236,8 @@ impl Scrub {
             Some(_) => return Err(PoolError::Busy("a scrub is under way".into())),
             None => {
                 work.clear();
+                // Healed before: of no scrub.
+                drop(self.repairs.take_healed());
                 ScrubCourse {
                     started: self.store.world.clock.now(),
                     before: match what {
@@ -297,12 +310,16 @@ impl Scrub {
             if work.reconstruction.is_none() {
                 let started = work.next.take();
                 let Some(reconstruction) = started.or_else(|| self.next_to_scrub(&course)) else {
+                    if course.lost > 0 && self.damage.heal_step(HEALED)? {
+                        return Ok(true);
+                    }
+                    let course = self.with_healed(&work, course);
                     self.end_scrub(&mut work, course, ScrubOutcome::Done)?;
                     return Ok(false);
                 };
                 (work.reconstruction, work.counted) = (Some(reconstruction), (0, 0, 0));
             }
-            let Work { reconstruction: Some(reconstruction), next, counted, .. } = &mut *work else {
+            let Work { reconstruction: Some(reconstruction), next, counted, lost, .. } = &mut *work else {
                 continue;
             };
             reconstruction.start(&self.pool);
@@ -327,6 +344,8 @@ impl Scrub {
             }
             if done {
                 self.scrubbed(reconstruction, course.started);
+                let found = reconstruction.tally().lost.iter();
+                lost.extend(found.take(LOST.saturating_sub(lost.len())).cloned());
                 (work.reconstruction, work.counted) = (None, (0, 0, 0));
                 work.unnoted += 1;
                 let now = self.store.world.clock.monotonic();
@@ -420,6 +439,16 @@ impl Scrub {
         }
         (work.unnoted, work.noted_at) = (0, self.store.world.clock.monotonic());
         self.pool.set_note(COURSE, &course.map(|course| course.encode()).unwrap_or_default())
+    }
+
+    /// Without the ranges that were healed since they were found.
+    fn with_healed(&self, work: &Work, course: ScrubCourse) -> ScrubCourse {
+        if course.lost == 0 {
+            return course;
+        }
+        let (healed, bytes) = self.repairs.take_healed();
+        let count = work.lost.iter().filter(|lost| healed.contains(lost)).count() as u64;
+        ScrubCourse { lost: course.lost.saturating_sub(count), repaired: course.repaired + bytes, ..course }
     }
 
     /// The scrub is over; with the commit, what it rewrote is durable, and what came of it.

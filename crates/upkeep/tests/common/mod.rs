@@ -104,6 +104,11 @@ pub fn files(from: u64, count: u64, version: u64) -> Vec<(u64, u64, usize)> {
     (from..from + count).map(|i| (i, version, 1 + (i as usize * 9_176 + version as usize) % 90_000)).collect()
 }
 
+/// Asks for so many places of what is stored from now on.
+pub fn ask_copies(pool: &Pool, copies: usize) {
+    pool.set_property(ROOT_DATASET, "copies", &copies.to_string()).unwrap();
+}
+
 /// Puts `files` under their numbers into a pool and its model, and commits.
 pub fn commit(pool: &Pool, model: &mut Model, files: &[(u64, u64, usize)]) {
     put(pool, &pool.dataset(ROOT_DATASET).unwrap(), files);
@@ -199,6 +204,7 @@ pub fn try_put(pool: &Pool, dataset: &Dataset, files: &[(u64, u64, usize)]) -> R
         encoded: None,
         checksum: ChecksumKind::Fast,
         dedup: dataset.settings().dedup,
+        copies: dataset.settings().copies,
         replaces: None,
     };
     let ptrs = pool.store_records(&op, files.iter().map(record).collect())?;
@@ -207,12 +213,12 @@ pub fn try_put(pool: &Pool, dataset: &Dataset, files: &[(u64, u64, usize)]) -> R
             let key = Key::new(inode, EXTENT, 0);
             if let Some(old) = tree.get(&key)? {
                 let old = Extent::decode(&old)?;
-                tree.drop_block(old.ptr, old.logical.into());
+                tree.drop_block(&old);
             }
-            let extent =
-                Extent { ptr: *ptr, len: len as u32, block_offset: 0, logical: len as u32, placed: 0 };
+            let (len, copies) = (len as u32, dataset.settings().copies);
+            let extent = Extent { ptr: *ptr, len, block_offset: 0, logical: len, placed: 0, copies };
             tree.insert(key, &extent.encode())?;
-            tree.link_block(*ptr, len as u64);
+            tree.link_block(&extent);
         }
         Ok::<_, PoolError>(())
     })
@@ -308,7 +314,7 @@ pub fn try_remove(pool: &Pool, dataset: &Dataset, inodes: &[u64]) -> Result<(), 
             let key = Key::new(inode, EXTENT, 0);
             if let Some(old) = tree.get(&key)? {
                 let old = Extent::decode(&old)?;
-                tree.drop_block(old.ptr, old.logical.into());
+                tree.drop_block(&old);
                 tree.remove(&key)?;
             }
         }

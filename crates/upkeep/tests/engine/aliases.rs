@@ -1,11 +1,15 @@
 //! Records that are aliases of others: what stays readable, what keeps its place, and what comes back.
 
 use crate::common::*;
+use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
-use larder_format::{BlockId, ByteLen, DatasetId};
-use larder_pool::{Pool, ROOT_DATASET, Tally};
+use larder_format::{BlockId, BlockPtr, ByteLen, DatasetId};
+use larder_pool::ledger::HEAD;
+use larder_pool::{Look, Pool, ROOT_DATASET, Tally};
 use larder_sim::SimWorld;
 use larder_sorted::map::Location;
+use larder_upkeep::ScrubSince;
+use std::collections::BTreeSet;
 
 const SIZE: ByteLen = ByteLen::new(64 << 20);
 
@@ -148,4 +152,66 @@ fn a_trace_that_goes_on_behind_an_alias_keeps_its_target_and_its_marks() {
         assert_eq!(versions(&pool.dataset(left).unwrap().view().unwrap(), &pool), model);
     }
     assert!(judged_in_part > 0, "none was cut while it judged");
+}
+
+/// The block of a file.
+fn block_of(pool: &Pool, dataset: DatasetId, inode: u64) -> BlockPtr {
+    let dataset = pool.dataset(dataset).unwrap();
+    let value = dataset.view().unwrap().get(&Key::new(inode, EXTENT, 0)).unwrap().unwrap();
+    Extent::decode(&value).unwrap().ptr
+}
+
+/// Scrubs all, and has the files of what is lost named.
+fn scrub(pool: &Kept) {
+    pool.upkeep.scrub.start(ScrubSince::All).unwrap();
+    while pool.upkeep.scrub.step(1 << 20).unwrap() {}
+    name_all(pool);
+}
+
+fn name_all(pool: &Kept) {
+    while pool.upkeep.read_repair.step().unwrap() > 0 || pool.upkeep.damage.step(2).unwrap() {}
+    pool.commit().unwrap();
+}
+
+/// Known damage: dataset, snapshot or head, inode.
+fn named(pool: &Kept) -> BTreeSet<(DatasetId, BlockId, u64)> {
+    pool.upkeep.damage.known().iter().map(|entry| (entry.dataset, entry.snapshot, entry.inode)).collect()
+}
+
+#[test]
+fn files_whose_records_are_aliases_of_what_is_lost_are_named_before_anybody_reads_them() {
+    // Aliases are younger than their targets, or older.
+    for is_older in [false, true] {
+        let sim = SimWorld::new(&[SIZE]);
+        let (pool, _, both) = doubled(&sim, 24);
+        let high = pool.snapshot(both[1], "kept").unwrap().high;
+        assert!(share(&pool, &if is_older { [both[1], both[0]] } else { both }).changed >= 24);
+        pool.commit().unwrap();
+        for inode in [12, 17] {
+            let of = both.map(|dataset| block_of(&pool, dataset, inode).id);
+            let target = of.into_iter().find(|id| pool.store().content_of(*id).unwrap().0 == *id).unwrap();
+            let (_, offset) = pool.store().whereabouts(target).unwrap().unwrap().copies[0];
+            sim.device(0).flip_bits(offset, 64, inode);
+        }
+        let all = |inode| [(both[0], HEAD, inode), (both[1], HEAD, inode), (both[1], high, inode)];
+        let lost: BTreeSet<_> = [12, 17].into_iter().flat_map(all).collect();
+        pool.store().drop_caches();
+        scrub(&pool);
+        assert_eq!(named(&pool), lost, "older: {is_older}");
+        // All entries are looked at again.
+        scrub(&pool);
+        assert_eq!(named(&pool), lost, "older: {is_older}");
+        drop(pool);
+        let pool = open(&SimWorld::from_images(sim.images()), 2);
+        name_all(&pool);
+        assert_eq!(named(&pool), lost, "older: {is_older}");
+
+        // A file that is written anew is damaged no more; the others stay named.
+        put(&pool, &pool.dataset(both[1]).unwrap(), &[(12, 2, 4000)]);
+        pool.commit().unwrap();
+        scrub(&pool);
+        let mut left = lost;
+        left.remove(&(both[1], HEAD, 12));
+        assert_eq!(named(&pool), left, "older: {is_older}");
+    }
 }

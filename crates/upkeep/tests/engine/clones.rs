@@ -146,10 +146,10 @@ impl Run {
         let op = self.pool.enter().unwrap();
         let shared = dataset.update(&op, |tree| {
             let key = Key::new(target, EXTENT, 0);
-            tree.share_block(extent.ptr, extent.logical.into());
+            tree.share_block(&extent);
             if let Some(old) = tree.get(&key)? {
                 let old = Extent::decode(&old)?;
-                tree.drop_block(old.ptr, old.logical.into());
+                tree.drop_block(&old);
             }
             tree.insert(key, &extent.encode())
         });

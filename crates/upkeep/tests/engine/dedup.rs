@@ -34,6 +34,7 @@ fn put(pool: &Pool, name: &str, inode: u64, contents: impl Iterator<Item = u64>)
         encoded: None,
         checksum: ChecksumKind::Fast,
         dedup: settings.dedup,
+        copies: 1,
         replaces: None,
     };
     let records: Vec<_> = (0..).zip(contents).map(record).collect();
@@ -43,11 +44,12 @@ fn put(pool: &Pool, name: &str, inode: u64, contents: impl Iterator<Item = u64>)
             let key = Key::new(inode, EXTENT, 0);
             if let Some(old) = tree.get(&key)? {
                 let old = Extent::decode(&old)?;
-                tree.drop_block(old.ptr, old.logical.into());
+                tree.drop_block(&old);
             }
-            let extent = Extent { ptr, len: LEN as u32, block_offset: 0, logical: LEN as u32, placed: 0 };
+            let extent =
+                Extent { ptr, len: LEN as u32, block_offset: 0, logical: LEN as u32, placed: 0, copies: 1 };
             tree.insert(key, &extent.encode())?;
-            tree.link_block(ptr, LEN as u64);
+            tree.link_block(&extent);
         }
         Ok::<_, PoolError>(())
     };
@@ -62,7 +64,7 @@ fn remove(pool: &Pool, inodes: std::ops::Range<u64>) {
             let key = Key::new(inode, EXTENT, 0);
             let old = Extent::decode(&tree.get(&key)?.expect("a file"))?;
             tree.remove(&key)?;
-            tree.drop_block(old.ptr, old.logical.into());
+            tree.drop_block(&old);
         }
         Ok::<_, PoolError>(())
     };

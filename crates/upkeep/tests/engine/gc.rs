@@ -44,10 +44,10 @@ fn share(pool: &Pool, from: u64, to: u64) {
             let key = Key::new(to, EXTENT, 0);
             if let Some(old) = tree.get(&key)? {
                 let old = Extent::decode(&old)?;
-                tree.drop_block(old.ptr, old.logical.into());
+                tree.drop_block(&old);
             }
             tree.insert(key, &value)?;
-            tree.share_block(extent.ptr, extent.logical.into());
+            tree.share_block(&extent);
             Ok::<_, PoolError>(())
         })
         .unwrap();
@@ -62,7 +62,7 @@ fn remove(pool: &Pool, inode: u64) {
             if let Some(old) = tree.get(&key)? {
                 let old = Extent::decode(&old)?;
                 tree.remove(&key)?;
-                tree.drop_block(old.ptr, old.logical.into());
+                tree.drop_block(&old);
             }
             Ok::<_, PoolError>(())
         })
@@ -538,7 +538,7 @@ fn a_reference_made_after_a_snapshot_to_an_older_block_is_not_forgotten_when_bot
         };
         change(&|tree| {
             tree.insert(key, &value)?;
-            tree.share_block(extent.ptr, extent.logical.into());
+            tree.share_block(&extent);
             Ok(())
         });
         remove(&pool, 10);
@@ -548,7 +548,7 @@ fn a_reference_made_after_a_snapshot_to_an_older_block_is_not_forgotten_when_bot
         trace(&pool);
         change(&|tree| {
             tree.remove(&key)?;
-            tree.drop_block(extent.ptr, extent.logical.into());
+            tree.drop_block(&extent);
             Ok(())
         });
         pool.commit().unwrap();

@@ -80,7 +80,7 @@ fn remove(pool: &Pool, inodes: &[u64]) {
     let update = dataset.update(&op, |tree| {
         for (&inode, extent) in inodes.iter().zip(&extents) {
             tree.remove(&Key::new(inode, EXTENT, 0))?;
-            tree.drop_block(extent.ptr, extent.logical.into());
+            tree.drop_block(extent);
         }
         Ok::<_, PoolError>(())
     });
@@ -93,7 +93,7 @@ fn share(pool: &Pool, inode: u64, as_inode: u64) {
     let (dataset, op) = (pool.dataset(ROOT_DATASET).unwrap(), pool.enter().unwrap());
     let update = dataset.update(&op, |tree| {
         tree.insert(Key::new(as_inode, EXTENT, 0), &extent.encode())?;
-        tree.share_block(extent.ptr, extent.logical.into());
+        tree.share_block(&extent);
         Ok::<_, PoolError>(())
     });
     update.unwrap();

@@ -33,6 +33,7 @@ fn store(pool: &Pool, contents: &[Vec<u8>], codec: Codec, checksum: ChecksumKind
         encoded: None,
         checksum,
         dedup: Dedup::Off,
+        copies: 1,
         replaces: None,
     };
     let ptrs = pool.store_records(&op, (10..).zip(contents).map(record).collect()).unwrap();
@@ -41,7 +42,7 @@ fn store(pool: &Pool, contents: &[Vec<u8>], codec: Codec, checksum: ChecksumKind
     pool.store().drop_caches();
     let extent = |(ptr, plain): (BlockPtr, &Vec<u8>)| {
         let len = plain.len() as u32;
-        Extent { ptr, len, block_offset: 0, logical: len, placed: 0 }
+        Extent { ptr, len, block_offset: 0, logical: len, placed: 0, copies: 1 }
     };
     ptrs.into_iter().zip(contents).map(extent).collect()
 }

@@ -2,9 +2,11 @@
 
 use crate::common::*;
 use larder_format::ByteLen;
-use larder_pool::{PoolError, ROOT_DATASET};
+use larder_format::node::Key;
+use larder_pool::{PoolError, ROOT_DATASET, Tally, TreeOf};
 use larder_sim::SimWorld;
-use larder_upkeep::{PassState, Task};
+use larder_store::Watermark;
+use larder_upkeep::{PassState, ScrubSince, Task};
 
 /// A pool that takes nothing more, and what it holds. Everything is there twice, in another dataset.
 fn full(sim: &SimWorld) -> (Kept, Model) {
@@ -56,6 +58,58 @@ fn a_full_pool_is_rewritten_as_far_as_there_is_room_and_says_so() {
     assert_ne!(pass.state, PassState::Active);
     assert_whole(&pool, "started again");
     verify(&pool, &model);
+}
+
+/// Segments that are free besides those that are left to writers.
+fn free(pool: &Kept) -> u64 {
+    let core = pool.store().core.lock();
+    core.groups.values().map(|group| group.free_above(Watermark::Accept)).sum()
+}
+
+#[test]
+fn nodes_get_more_places_where_cleaning_makes_room_for_them() {
+    for left in 0..3 {
+        more_places(left);
+    }
+}
+
+/// Gives nodes two places more in a pool with so many free segments, most of which is dead.
+fn more_places(left: u64) {
+    let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
+    let pool = create(&sim, "single");
+    let dataset = pool.dataset(ROOT_DATASET).unwrap();
+    let mut model = Model::new();
+    // Until the segment that records lie in is the last one for now, but for those.
+    let fill = |from: u64, model: &mut Model| {
+        for inode in from.. {
+            if free(&pool) <= left {
+                break;
+            }
+            commit(&pool, model, &[(inode, 1, 100_000)]);
+        }
+    };
+    fill(10, &mut model);
+    let gone: Vec<u64> = model.keys().copied().filter(|inode| inode % 3 > 0).collect();
+    try_remove(&pool, &dataset, &gone).unwrap();
+    model.retain(|inode, _| !gone.contains(inode));
+    for _ in 0..3 {
+        pool.commit().unwrap();
+    }
+    fill(5000, &mut model);
+    ask_copies(&pool, 3);
+    let nodes = pool.tree_records(ROOT_DATASET, TreeOf::Head, Key::MIN).unwrap().nodes;
+    assert!(!nodes.is_empty());
+    let mut tally = Tally::default();
+    pool.rewrite_nodes(ROOT_DATASET, nodes.clone(), &mut tally).unwrap();
+    assert_eq!((tally.changed, tally.unread), (nodes.len() as u64, 0), "{tally:?}");
+    assert!(nodes.iter().all(|ptr| pool.store().places_of(ptr.id).unwrap().len() == 3));
+    pool.commit().unwrap();
+    assert_whole(&pool, "with more places");
+    verify(&pool, &model);
+    pool.upkeep.scrub.start(ScrubSince::All).unwrap();
+    while pool.upkeep.scrub.step(1 << 20).unwrap() {}
+    let found = pool.upkeep.scrub.result().unwrap();
+    assert_eq!((found.repaired, found.lost), (0, 0), "{left} segments were left: {found:?}");
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl Run {
                 let key = Key::new(*inode, EXTENT, 0);
                 let old = Extent::decode(&tree.get(&key)?.expect("the file is there"))?;
                 tree.remove(&key)?;
-                tree.drop_block(old.ptr, old.logical.into());
+                tree.drop_block(&old);
             }
             Ok::<_, PoolError>(())
         });

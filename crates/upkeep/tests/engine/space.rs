@@ -43,6 +43,7 @@ fn fill(pool: &Pool, record: usize) -> u64 {
                 encoded: None,
                 checksum: ChecksumKind::Fast,
                 dedup: Dedup::Off,
+                copies: 1,
                 replaces: None,
             };
             let ptrs = pool.store_records(&op, batch.iter().enumerate().map(new).collect()).unwrap();
@@ -55,9 +56,10 @@ fn fill(pool: &Pool, record: usize) -> u64 {
                             block_offset: 0,
                             logical: record as u32,
                             placed: 0,
+                            copies: 1,
                         };
                         tree.insert(Key::new(9, EXTENT, written), &extent.encode())?;
-                        tree.link_block(*ptr, record as u64);
+                        tree.link_block(&extent);
                         written += record as u64;
                     }
                     Ok::<_, PoolError>(())
@@ -160,14 +162,16 @@ fn single_records_can_be_stored_until_avail_says_nothing() {
             encoded: None,
             checksum: ChecksumKind::Fast,
             dedup: Dedup::Off,
+            copies: 1,
             replaces: None,
         };
         let ptr = pool.store_records(&op, vec![record]).unwrap()[0];
-        let extent = Extent { ptr, len: 128 << 10, block_offset: 0, logical: 128 << 10, placed: 0 };
+        let extent =
+            Extent { ptr, len: 128 << 10, block_offset: 0, logical: 128 << 10, placed: 0, copies: 1 };
         dataset
             .update(&op, |tree| {
                 tree.insert(Key::new(9, EXTENT, offset), &extent.encode())?;
-                tree.link_block(ptr, 128 << 10);
+                tree.link_block(&extent);
                 Ok::<_, PoolError>(())
             })
             .unwrap();

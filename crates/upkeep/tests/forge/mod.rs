@@ -29,6 +29,7 @@ pub fn store(pool: &Pool, files: Vec<Vec<u8>>) -> Vec<BlockPtr> {
         encoded: None,
         checksum: ChecksumKind::Fast,
         dedup: Dedup::Off,
+        copies: 1,
         replaces: None,
     };
     let ptrs = pool.store_records(&op, (10..).zip(files).map(record).collect()).unwrap();

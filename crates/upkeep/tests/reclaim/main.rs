@@ -1,5 +1,6 @@
 //! Space comes back, all of it, and nothing that lives goes with it.
 
+mod check;
 #[path = "../common/mod.rs"]
 mod common;
 mod model;
@@ -71,11 +72,11 @@ fn writers_snapshots_and_whatever_frees_share_a_pool() {
                         let value = tree.get(&from)?.expect("it was just put");
                         if let Some(old) = tree.get(&to)? {
                             let old = Extent::decode(&old)?;
-                            tree.drop_block(old.ptr, old.logical.into());
+                            tree.drop_block(&old);
                         }
                         let extent = Extent::decode(&value)?;
                         tree.insert(to, &value)?;
-                        tree.share_block(extent.ptr, extent.logical.into());
+                        tree.share_block(&extent);
                         Ok::<_, PoolError>(())
                     });
                     share.unwrap();

@@ -12,6 +12,8 @@ pub struct Piece {
     pub version: Version,
     pub from: u32,
     pub len: u32,
+    /// Places that the extent is charged for.
+    pub copies: u8,
 }
 
 /// Extents by inode and offset.
@@ -73,6 +75,8 @@ pub struct State {
     /// It came of the one before by a rollback, which commits what is dirty first: a cut may leave that one under
     /// this one's number.
     pub is_rolled_back: bool,
+    /// Places were spoiled. What lies where nothing lives any more stays so.
+    pub is_rotten: bool,
 }
 
 impl State {

@@ -1,27 +1,27 @@
 //! Seeded workloads in which space dies in every way there is, and what must hold after them and after a power cut.
 
+use crate::check::{heal, stamped, traced, trees, verify, whole};
 use crate::common::Kept;
-use crate::common::{LAYOUTS, create, import, read_twice};
-use crate::model::{Blocks, Files, Piece, State, Tree, Trees};
+use crate::common::{LAYOUTS, create, import};
+use crate::model::{Blocks, Files, Piece, State, Tree};
 use larder_device::{Entropy, SeededEntropy};
-use larder_format::ByteLen;
 use larder_format::checksum::ChecksumKind;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::run::Marks;
+use larder_format::{BlockId, ByteLen};
 use larder_pool::codec::Codec;
-use larder_pool::{Dataset, Dedup, Look, NewRecord, Pool, PoolError, Update};
+use larder_pool::{Dataset, Dedup, Look, NewRecord, PoolError, Tally, Update};
 use larder_sim::{SimWorld, Survival};
-use larder_sorted::map::Location;
-use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use larder_upkeep::ScrubSince;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Inodes of a dataset.
 const INODES: u64 = 6;
 
 /// The key of the number of the state that a pool is in.
-const STAMP: Key = Key::new(1, 60, 0);
+pub const STAMP: Key = Key::new(1, 60, 0);
 
 /// Number of times that each step ran.
 pub type Coverage = BTreeMap<&'static str, u64>;
@@ -42,6 +42,10 @@ struct Bed {
     room: bool,
     /// Records that were shared instead of being stored.
     hits: u64,
+    /// Datasets may ask for several places of their blocks.
+    has_copies: bool,
+    /// Blocks of which a place was spoiled: none is twice, so that a cut never leaves one without any.
+    rotten: BTreeSet<BlockId>,
 }
 
 /// Letters that come again and again; others are those of one block.
@@ -61,7 +65,7 @@ fn content(letter: u64, len: u32) -> Vec<u8> {
 }
 
 /// Whether `bytes` are a block's content.
-fn is_content(letter: u64, bytes: &[u8]) -> bool {
+pub fn is_content(letter: u64, bytes: &[u8]) -> bool {
     let first = bytes.len().min(8);
     bytes[..first] == word(letter)[..first] && bytes[first..] == bytes[..bytes.len() - first]
 }
@@ -117,7 +121,7 @@ impl Bed {
     }
 
     fn step(&mut self) -> &'static str {
-        match self.next(63) {
+        match self.next(if self.has_copies { 75 } else { 63 }) {
             0..=11 => self.put(),
             12..=14 => self.remove(),
             15..=17 => self.share(),
@@ -169,6 +173,9 @@ impl Bed {
             52..=55 => self.trim(),
             56..=59 => self.make_aliases(),
             60..=62 => self.rewrite(),
+            63..=66 => self.switch_copies(),
+            67..=69 => self.rot(),
+            70..=74 => self.heal_step(),
             _ => self.put_many(),
         }
     }
@@ -188,6 +195,66 @@ impl Bed {
         let word = ["off", "on", "verify"][self.next(3) as usize];
         self.pool().set_property(dataset.id(), "dedup", word).unwrap();
         "switch dedup"
+    }
+
+    fn switch_copies(&mut self) -> &'static str {
+        let (_, dataset) = self.some_dataset();
+        let word = ["1", "2", "3"][self.next(3) as usize];
+        self.pool().set_property(dataset.id(), "copies", word).unwrap();
+        "switch copies"
+    }
+
+    /// Spoils a place of some blocks that have others, which are durable.
+    fn rot(&mut self) -> &'static str {
+        // It would not heal.
+        if self.ballast > 0 {
+            return "nothing";
+        }
+        let pool = Arc::clone(self.pool());
+        pool.commit().unwrap();
+        self.promise();
+        let blocks = pool.blocks().unwrap();
+        let several = blocks.iter().filter(|(id, entry)| {
+            entry.places().len() > 1 && !entry.marks.contains(Marks::DEAD) && !self.rotten.contains(id)
+        });
+        let several: Vec<_> = several.map(|(id, entry)| (*id, entry.places().to_vec())).collect();
+        if several.is_empty() {
+            return "nothing";
+        }
+        for _ in 0..1 + self.next(6) {
+            let (id, places) = &several[self.next(several.len() as u64) as usize];
+            if !self.rotten.insert(*id) {
+                continue;
+            }
+            let place = places[self.next(places.len() as u64) as usize];
+            let segment = pool.store().readable.get(place.segment).expect("it is in the table");
+            for replica in 0..segment.layout.r() {
+                let slot = segment.slots[segment.layout.replica(place.column.into(), replica)].get();
+                let member = pool.store().members().iter().find(|member| member.index == slot.device);
+                let offset = member.expect("a device of the pool").slot_offset(slot.index, place.offset);
+                let seed = self.entropy.next_u64();
+                self.sim.device(slot.device.get().into()).flip_bits(
+                    offset,
+                    place.stored.min(64) as usize,
+                    seed,
+                );
+            }
+        }
+        self.state.is_rotten = true;
+        pool.store().drop_caches();
+        "rot"
+    }
+
+    /// Goes on with what heals, or begins to.
+    fn heal_step(&mut self) -> &'static str {
+        let upkeep = &self.pool().upkeep;
+        match self.next(4) {
+            0 => drop(upkeep.scrub.start(ScrubSince::All)),
+            1 => _ = upkeep.read_repair.step().unwrap(),
+            2 => _ = upkeep.damage.step(8).unwrap(),
+            _ => _ = upkeep.scrub.step(4 << 20).unwrap(),
+        }
+        "heal"
     }
 
     /// Begins to make the index anew, or goes on with it.
@@ -237,8 +304,13 @@ impl Bed {
             while let Some(key) = from {
                 let found = pool.tree_records(dataset.id(), tree, key).unwrap();
                 from = found.next;
-                match pool.rewrite_records(dataset.id(), found.records) {
-                    Ok(tally) => changed += tally.changed,
+                let (mut tally, mut of_nodes) = (Tally::default(), Tally::default());
+                let nodes = pool.rewrite_nodes(dataset.id(), found.nodes, &mut of_nodes);
+                match nodes.and_then(|()| pool.rewrite_records(dataset.id(), found.records, &mut tally)) {
+                    Ok(()) => {
+                        assert_eq!(tally.unread, 0, "each block has a place that is sound");
+                        changed += tally.changed;
+                    }
                     Err(PoolError::NoSpace) if self.ballast > 0 => return "no room to rewrite",
                     Err(error) => panic!("{error}"),
                 }
@@ -256,7 +328,8 @@ impl Bed {
 
     /// Looks for room for what a step may store. It may commit.
     fn make_room(&mut self) {
-        self.room = match self.pool().check_space(2 << 20, 240 << 10) {
+        self.room = match self.pool().check_space(if self.has_copies { 6 << 20 } else { 2 << 20 }, 240 << 10)
+        {
             Ok(()) => true,
             Err(PoolError::NoSpace) => false,
             Err(error) => panic!("{error}"),
@@ -289,6 +362,7 @@ impl Bed {
         let pool = Arc::clone(self.pool());
         let op = pool.enter().unwrap();
         let (first, dedup) = (self.blocks.all.len(), dataset.settings().dedup);
+        let copies = dataset.settings().copies;
         let mut files = files.to_vec();
         let mut letters = Vec::new();
         for (i, (_, len)) in files.iter_mut().enumerate() {
@@ -311,12 +385,16 @@ impl Bed {
             encoded: None,
             checksum: ChecksumKind::Fast,
             dedup,
+            copies,
             replaces: None,
         };
         let ptrs = pool.store_records(&op, files.iter().enumerate().map(record).collect()).unwrap();
         let update = |tree: &mut Update<'_>| {
             for ((&(key, len), &ptr), &letter) in files.iter().zip(&ptrs).zip(&letters) {
                 drop_at(tree, key)?;
+                let places = pool.store().places_of(ptr.id)?.len();
+                let is_hit = self.blocks.by_id.contains_key(&ptr.id);
+                assert!(places >= copies.into() && (is_hit || places == copies.into()), "block {}", ptr.id);
                 let version = match self.blocks.by_id.get(&ptr.id).copied() {
                     Some(replica) => {
                         assert_ne!(dedup, Dedup::Off, "block {} was not to be shared", ptr.id);
@@ -331,14 +409,22 @@ impl Bed {
                         let same = |other: usize| {
                             self.blocks.letters[other] == letter && self.blocks.all[other].1 == len
                         };
-                        self.state.twice |= dedup != Dedup::Off && (0..self.blocks.all.len()).any(same);
+                        let twins: Vec<_> = (0..self.blocks.all.len()).filter(|&other| same(other)).collect();
+                        self.state.twice |= dedup != Dedup::Off && !twins.is_empty();
+                        if dedup != Dedup::Off && copies > 1 {
+                            // One may have been found, and had too few places: its mark is for nothing, also if it
+                            // had been dropped and waited to be freed.
+                            let live = self.state.live();
+                            self.state.left.extend(twins.iter().filter(|twin| !live.contains(twin)));
+                            self.state.shared.extend(twins);
+                        }
                         self.blocks.add(ptr, len, letter)
                     }
                 };
-                let piece = Piece { version, from: 0, len };
+                let piece = Piece { version, from: 0, len, copies };
                 tree.insert(at(key), &extent(&self.blocks, piece).encode())?;
                 // A hit may name the place that it was rewritten to.
-                tree.link_block(self.blocks.all[version].0, len.into());
+                tree.link_block(&extent(&self.blocks, piece));
                 self.state.born = self.blocks.all.len();
                 self.state.drop_piece(name, key);
                 self.state.trees.get_mut(name).expect("a dataset").head.insert(key, piece);
@@ -391,8 +477,7 @@ impl Bed {
         self.change(&dataset, |tree| {
             drop_at(tree, key)?;
             tree.insert(at(key), &extent(&self.blocks, piece).encode())?;
-            let (ptr, logical) = self.blocks.all[piece.version];
-            tree.share_block(ptr, logical.into());
+            tree.share_block(&extent(&self.blocks, piece));
             Ok(())
         });
         // The old extent may have been of the same block.
@@ -415,8 +500,7 @@ impl Bed {
         self.change(&dataset, |tree| {
             tree.insert(at(key), &extent(&self.blocks, before).encode())?;
             tree.insert(at(behind), &extent(&self.blocks, after).encode())?;
-            let (ptr, logical) = self.blocks.all[piece.version];
-            tree.share_block(ptr, logical.into());
+            tree.share_block(&extent(&self.blocks, piece));
             Ok(())
         });
         self.state.shared.insert(piece.version);
@@ -547,6 +631,7 @@ impl Bed {
     /// After a commit everything is as it must be; after a trace still.
     fn finish(&self) -> Result<(), String> {
         self.pool().commit().unwrap();
+        heal(self.pool(), &self.rotten)?;
         verify(self.pool(), &self.state, &self.blocks)?;
         traced(self.pool(), self.state.clone(), &self.blocks)
     }
@@ -586,7 +671,7 @@ fn at(key: (u64, u64)) -> Key {
 
 fn extent(blocks: &Blocks, piece: Piece) -> Extent {
     let (ptr, logical) = blocks.all[piece.version];
-    Extent { ptr, len: piece.len, block_offset: piece.from, logical, placed: 0 }
+    Extent { ptr, len: piece.len, block_offset: piece.from, logical, placed: 0, copies: piece.copies }
 }
 
 /// Takes the extent at `key` away, if there is one.
@@ -594,190 +679,15 @@ fn drop_at(tree: &mut Update<'_>, key: (u64, u64)) -> Result<(), PoolError> {
     if let Some(old) = tree.get(&at(key))? {
         let old = Extent::decode(&old)?;
         tree.remove(&at(key))?;
-        tree.drop_block(old.ptr, old.logical.into());
+        tree.drop_block(&old);
     }
     Ok(())
-}
-
-/// The extents of a tree, each of whose blocks can be read and is what the model stored.
-fn files(pool: &Pool, look: &dyn Look, blocks: &Blocks) -> Result<Files, String> {
-    let mut extents: Vec<(Key, Vec<u8>)> = Vec::new();
-    look.scan(&Key::MIN, &mut |key, value| {
-        if key.kind == EXTENT {
-            extents.push((*key, value.to_vec()));
-        }
-        ControlFlow::Continue(())
-    })
-    .map_err(|error| error.to_string())?;
-    let mut files = Files::new();
-    for (key, value) in extents {
-        let extent = Extent::decode(&value).map_err(|corrupt| corrupt.to_string())?;
-        let id = extent.ptr.id;
-        let Some(&version) = blocks.by_id.get(&id) else {
-            return Err(format!("block {id} was never stored"));
-        };
-        let plain = read_twice(pool, &extent).map_err(|error| format!("block {id}: {error}"))?;
-        if plain.len() != extent.logical as usize || !is_content(blocks.letters[version], &plain) {
-            return Err(format!("block {id} holds something else"));
-        }
-        files.insert((key.object, key.offset), Piece { version, from: extent.block_offset, len: extent.len });
-    }
-    Ok(files)
-}
-
-/// All that a pool holds.
-fn trees(pool: &Pool, blocks: &Blocks) -> Result<Trees, String> {
-    let mut trees = Trees::new();
-    for dataset in pool.datasets() {
-        let head = files(pool, &dataset.view().map_err(|error| error.to_string())?, blocks)?;
-        let mut snapshots = Vec::new();
-        for snapshot in pool.snapshots(dataset.id()) {
-            let view = pool.snapshot_view(dataset.id(), &snapshot.name).map_err(|error| error.to_string())?;
-            snapshots.push((snapshot.name, snapshot.high, files(pool, &view, blocks)?));
-        }
-        trees.insert(pool.full_name(dataset.id()), Tree { head, snapshots });
-    }
-    Ok(trees)
-}
-
-fn whole(pool: &Kept, state: &State) -> Result<u64, String> {
-    match pool.upkeep.check() {
-        Ok(report) if report.unindexed > 0 && !state.twice && pool.dedup_figures().dropped == 0 => {
-            Err(format!("the index lacks {} blocks: {:?}", report.unindexed, pool.dedup_figures()))
-        }
-        Ok(report) if report.problems.is_empty() => Ok(report.unreachable),
-        Ok(report) => Err(format!("check: {}", report.problems.join("; "))),
-        Err(error) => Err(format!("check: {error}")),
-    }
-}
-
-/// Destroyed datasets are taken down, the free queue is worked off, and what that changes is committed.
-fn drain(pool: &Pool) -> Result<(), String> {
-    // Remains of a snapshot wait for the commit that destroyed it.
-    for _ in 0..=2 {
-        while pool.destroy_step(5).map_err(|error| format!("destroy step: {error}"))? {}
-        pool.commit().map_err(|error| format!("commit: {error}"))?;
-    }
-    if pool.remaining() > 0 {
-        return Err("remains of a snapshot are left".into());
-    }
-    if !pool.destroyed().is_empty() {
-        return Err("a destroyed dataset is left".into());
-    }
-    for _ in 0..10_000 {
-        if !pool.free_step(2).map_err(|error| format!("free step: {error}"))? {
-            return pool.commit().map(drop).map_err(|error| format!("commit: {error}"));
-        }
-    }
-    Err("the free queue has no end".into())
-}
-
-/// The map knows every live block, and beyond them nothing but what was left to the trace; the segments' counts
-/// are the sums of those, and slots are all accounted for.
-fn accounted(
-    pool: &Pool,
-    state: &State,
-    blocks: &Blocks,
-    unreachable: u64,
-    is_traced: bool,
-) -> Result<(), String> {
-    let (mut known, mut aliases) = (BTreeMap::new(), BTreeMap::new());
-    let mut bytes = 0;
-    for (id, entry) in pool.blocks().map_err(|error| error.to_string())? {
-        let Some(&version) = blocks.by_id.get(&id).filter(|&&version| version < state.born) else {
-            continue;
-        };
-        known.insert(version, entry.marks);
-        match entry.location {
-            // It may have been rewritten.
-            Location::Places(places) => {
-                bytes += places.iter().map(|place| u64::from(place.footprint())).sum::<u64>();
-            }
-            Location::Alias(to) => drop(aliases.insert(version, to)),
-        }
-        if entry.marks.contains(Marks::DEAD) {
-            return Err(format!("block {id} is still marked as dead"));
-        }
-    }
-    let mut live = state.live();
-    for (alias, to) in aliases.iter().filter(|(alias, _)| state.live().contains(alias)) {
-        let target =
-            blocks.by_id.get(to).ok_or_else(|| format!("{alias} is an alias of {to}: never stored"))?;
-        live.insert(*target);
-    }
-    if let Some(&lost) = live.iter().find(|version| !known.contains_key(version)) {
-        return Err(format!("block {} is live, but was freed", blocks.all[lost].0.id));
-    }
-    let dead: Vec<_> = known.iter().filter(|(version, _)| !live.contains(version)).collect();
-    // Whether a block is needed that had an alias, a trace finds.
-    let is_left =
-        |version, marks: Marks| state.left.contains(version) || !is_traced && marks.contains(Marks::ALIASED);
-    if let Some(&(&leak, marks)) = dead.iter().find(|(version, marks)| !is_left(version, **marks)) {
-        let id = blocks.all[leak].0.id;
-        return Err(format!("block {id} was not shared, and is not freed: {marks:?}"));
-    }
-    let nodes = unreachable - dead.len() as u64;
-    if nodes > 0 {
-        return Err(format!("{nodes} nodes are not freed"));
-    }
-    let mut data_bytes = 0;
-    for account in pool.store().accounts() {
-        if account.free + account.data + account.metadata + account.waiting != account.slots {
-            return Err(format!("slots do not add up: {account:?}"));
-        }
-        data_bytes += account.data_bytes;
-    }
-    if data_bytes != bytes {
-        return Err(format!("segments count {data_bytes} bytes of records, the map has {bytes}"));
-    }
-    Ok(())
-}
-
-/// After a trace with nobody beside it, the map knows what is live and nothing else.
-fn traced(pool: &Kept, mut state: State, blocks: &Blocks) -> Result<(), String> {
-    let failed = |error: PoolError| format!("trace: {error}");
-    // One that is under way began with what was there then.
-    pool.upkeep.gc.stop().map_err(failed)?;
-    pool.upkeep.gc.start().map_err(failed)?;
-    while pool.upkeep.gc.step(4).map_err(failed)? {}
-    let found = pool.upkeep.gc.findings().ok_or("a trace left no findings")?;
-    if found.is_bad() {
-        return Err(format!("the trace found {found:?}"));
-    }
-    drain(pool)?;
-    let unreachable = whole(pool, &state)?;
-    state.traced();
-    if unreachable > 0 || pool.freeing().left_bytes() > 0 {
-        let left = pool.freeing().left_bytes();
-        return Err(format!(
-            "after a trace {unreachable} blocks are unreachable, {left} bytes left to the next"
-        ));
-    }
-    accounted(pool, &state, blocks, unreachable, true).map_err(|why| format!("after a trace: {why}"))
-}
-
-/// A pool that holds `state`: whole, with every content, and with nothing else once the queue is empty.
-fn verify(pool: &Kept, state: &State, blocks: &Blocks) -> Result<(), String> {
-    let found = trees(pool, blocks)?;
-    if found != state.trees {
-        return Err(format!("it holds {found:?} instead of {:?}", state.trees));
-    }
-    drain(pool)?;
-    let unreachable = whole(pool, state)?;
-    accounted(pool, state, blocks, unreachable, false)
-}
-
-/// The state that a pool is in, by its stamp.
-fn stamped(pool: &Pool) -> Result<usize, String> {
-    let root = pool.dataset_by_name("tank").map_err(|error| error.to_string())?;
-    let stamp = root.view().and_then(|view| view.get(&STAMP)).map_err(|error| error.to_string())?;
-    Ok(stamp.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes"))) as usize)
 }
 
 /// Cuts the power in what a bed went through from event `start` on, `cuts` times, and after each lets life go on for
 /// some steps: what a cut left behind must not come up later. There, the power is cut again, `again` times.
 fn cut(bed: Bed, start: usize, cuts: usize, steps: usize, again: usize) -> Result<(), String> {
-    let Bed { sim, pool, entropy, blocks, states, ballast, .. } = bed;
+    let Bed { sim, pool, entropy, blocks, states, ballast, has_copies, rotten, .. } = bed;
     drop(pool);
     let trace = sim.trace();
     let some = |n: usize| (entropy.next_u64() % n as u64) as usize;
@@ -803,6 +713,7 @@ fn cut(bed: Bed, start: usize, cuts: usize, steps: usize, again: usize) -> Resul
             && found > promised
             && trees(&pool, &blocks).map_err(failed)? == states[found - 1].trees;
         let state = states[found - usize::from(is_before)].clone();
+        heal(&pool, &rotten).map_err(failed)?;
         whole(&pool, &state).and_then(|_| verify(&pool, &state, &blocks)).map_err(failed)?;
         let mut after = Bed {
             sim,
@@ -815,6 +726,8 @@ fn cut(bed: Bed, start: usize, cuts: usize, steps: usize, again: usize) -> Resul
             ballast,
             room: true,
             hits: 0,
+            has_copies,
+            rotten: rotten.clone(),
         };
         after.restart();
         let start = after.sim.trace().len();
@@ -843,6 +756,11 @@ pub fn run(seed: u64, steps: usize, cuts: usize, coverage: &mut Coverage) -> Res
     // Datasets inherit it until it is switched for one.
     let dedup = ["off", "off", "on", "verify"][entropy.next_u64() as usize % 4];
     pool.set_property(larder_pool::ROOT_DATASET, "dedup", dedup).unwrap();
+    let has_copies = seed / LAYOUTS.len() as u64 % 3 == 1;
+    if has_copies {
+        let copies = 1 + entropy.next_u64() % 3;
+        pool.set_property(larder_pool::ROOT_DATASET, "copies", &copies.to_string()).unwrap();
+    }
     pool.commit().unwrap();
     let mut start = sim.trace().len();
     let mut bed = Bed {
@@ -856,6 +774,8 @@ pub fn run(seed: u64, steps: usize, cuts: usize, coverage: &mut Coverage) -> Res
         ballast: 0,
         room: true,
         hits: 0,
+        has_copies,
+        rotten: BTreeSet::new(),
     };
     // Few, for these take their time.
     if seed % 97 == 7 {

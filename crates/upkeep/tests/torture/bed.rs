@@ -354,16 +354,17 @@ pub fn apply(pool: &Pool, change: &Change, log: bool) -> Result<(), PoolError> {
         encoded: None,
         checksum: ChecksumKind::Fast,
         dedup: if inode >= TWINS { dedup } else { Dedup::Off },
+        copies: dataset.settings().copies,
         replaces: None,
     };
     let ptrs = pool.store_records(&op, change.puts.iter().map(record).collect())?;
     dataset.update(&op, |tree| {
         for (&(inode, _, len), ptr) in change.puts.iter().zip(&ptrs) {
             drop_file(tree, inode)?;
-            let extent =
-                Extent { ptr: *ptr, len: len as u32, block_offset: 0, logical: len as u32, placed: 0 };
+            let (len, copies) = (len as u32, dataset.settings().copies);
+            let extent = Extent { ptr: *ptr, len, block_offset: 0, logical: len, placed: 0, copies };
             tree.insert(Key::new(inode, EXTENT, 0), &extent.encode())?;
-            tree.link_block(*ptr, len as u64);
+            tree.link_block(&extent);
         }
         for &inode in &change.removes {
             drop_file(tree, inode)?;
@@ -380,7 +381,7 @@ fn drop_file(tree: &mut Update<'_>, inode: u64) -> Result<(), PoolError> {
     let key = Key::new(inode, EXTENT, 0);
     if let Some(old) = tree.get(&key)? {
         let old = Extent::decode(&old)?;
-        tree.drop_block(old.ptr, old.logical.into());
+        tree.drop_block(&old);
         tree.remove(&key)?;
     }
     Ok(())

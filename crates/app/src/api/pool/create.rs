@@ -13,6 +13,9 @@ pub struct Create {
     pub groups: Vec<Group>,
     /// Absolute paths of its spares.
     pub spares: Vec<String>,
+    /// Absolute paths of its devices for copies of blocks.
+    #[serde(default)]
+    pub caches: Vec<String>,
     /// Its own properties: `ashift`, `memory`, `comment`, …
     pub properties: Properties,
     /// The properties of its top dataset; `mountpoint` is made when missing.
@@ -34,7 +37,7 @@ impl Create {
         if self.groups.is_empty() {
             return Err(ApiError::usage(format!("cannot create '{}': no devices given", self.name)));
         }
-        repair::check_new(&self.groups, self.spares.iter())?;
+        repair::check_new(&self.groups, self.spares.iter().chain(&self.caches))?;
         Ok(Self {
             properties: exact(self.properties, true)?,
             fs_properties: fs::exact_at_creation(self.fs_properties)?,
@@ -52,7 +55,10 @@ pub struct Created {
     pub groups: Vec<Group>,
     /// Its spares.
     pub spares: Vec<String>,
-    /// Bytes of all devices together.
+    /// Its devices for copies of blocks.
+    #[serde(default)]
+    pub caches: Vec<String>,
+    /// Bytes of all devices in groups together.
     pub size: u64,
     /// Bytes that files can take, before compression.
     pub usable: u64,

@@ -78,6 +78,10 @@ pub struct PoolStatus {
     pub scans: Vec<Scan>,
     /// Devices that stand in for those that are lost.
     pub spares: Vec<Vdev>,
+    /// Devices with copies of blocks, for reading.
+    pub caches: Vec<Vdev>,
+    /// Figures of these together, when there are any in use.
+    pub read_cache: Option<ReadCache>,
     /// Bytes that deleted files and destroyed datasets still hold.
     pub freeing: u64,
     /// Bytes that destroyed datasets and snapshots hold which can be brought back.
@@ -102,6 +106,42 @@ pub struct PoolStatus {
     pub damaged: Vec<String>,
     /// Nanoseconds that the pool had been imported when this was read, by a clock that never goes back.
     pub uptime_ns: u64,
+}
+
+/// Figures of a pool's devices with copies of blocks, since import.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadCache {
+    /// Bytes that they can hold.
+    pub size: u64,
+    /// Bytes of these that were filled.
+    pub filled: u64,
+    /// Blocks that there are copies of.
+    pub blocks: u64,
+    /// Reads that memory did not answer, and they did; and that they did not either.
+    pub hits: u64,
+    /// See [`ReadCache::hits`].
+    pub misses: u64,
+    /// Bytes of [`ReadCache::hits`] and of [`ReadCache::misses`].
+    pub hit_bytes: u64,
+    /// See [`ReadCache::hit_bytes`].
+    pub missed_bytes: u64,
+    /// Hits of a thousand reads, estimated, if the devices were half, twice, and four times as large; nothing until
+    /// that can be told.
+    pub elsewhere: Option<[u64; 3]>,
+    /// Bytes written in the last 24 hours, and those that may be; what fills devices for the first time is in neither.
+    pub written_today: u64,
+    /// See [`ReadCache::written_today`].
+    pub daily: u64,
+    /// Bytes of copies written since import.
+    pub written_bytes: u64,
+    /// Bytes of memory that it takes to know the copies, and the most that it may.
+    pub memory: u64,
+    /// See [`ReadCache::memory`].
+    pub memory_limit: u64,
+    /// Copies that were not made, as too much was to be copied at the time.
+    pub hurried: u64,
+    /// Slots that are still to be looked through for copies of earlier imports.
+    pub restoring: u64,
 }
 
 /// A pool's root, a group or a device.

@@ -43,14 +43,17 @@ pub enum Change {
         #[serde(default)]
         accept_loss: bool,
     },
-    /// The pool gets further groups, or spares.
+    /// The pool gets further groups, spares, or devices for copies of blocks.
     Add {
         /// The groups.
         groups: Vec<Group>,
         /// Paths of spares.
         spares: Vec<String>,
+        /// Paths of devices for copies.
+        #[serde(default)]
+        caches: Vec<String>,
     },
-    /// Spares go.
+    /// Spares and devices with copies go.
     Remove {
         /// Which.
         devices: Vec<String>,
@@ -66,27 +69,28 @@ impl Reshape {
         let (groups, new): (&[Group], Vec<&String>) = match &self.change {
             Change::Replace { new, .. } => (&[], new.iter().collect()),
             Change::Attach { new, .. } => (&[], vec![new]),
-            Change::Add { groups, spares } => (groups, spares.iter().collect()),
+            Change::Add { groups, spares, caches } => (groups, spares.iter().chain(caches).collect()),
             Change::Detach { .. } | Change::Remove { .. } => (&[], Vec::new()),
         };
+        let is_nothing = groups.is_empty() && new.is_empty();
         check_new(groups, new.into_iter())?;
-        if let Change::Add { groups, spares } = &self.change
-            && groups.is_empty()
-            && spares.is_empty()
-        {
+        if matches!(&self.change, Change::Add { .. }) && is_nothing {
             return Err(ApiError::usage(format!("cannot add to '{}': no devices given", self.name)));
         }
         Ok(self)
     }
 }
 
-/// Groups, spares and capacity of a pool.
+/// Groups, other devices and capacity of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// Its groups.
     pub groups: Vec<Group>,
     /// Its spares.
     pub spares: Vec<String>,
+    /// Its devices with copies of blocks.
+    #[serde(default)]
+    pub caches: Vec<String>,
     /// Bytes that files can take, before compression.
     pub usable: u64,
     /// Device losses survived, whichever devices they hit, once all is resilvered.
@@ -133,7 +137,7 @@ mod tests {
 
     fn add(groups: Vec<Group>, spares: &[&str]) -> Result<Reshape> {
         let spares = spares.iter().map(|&path| path.to_owned()).collect();
-        let change = Change::Add { groups, spares };
+        let change = Change::Add { groups, spares, caches: vec!["/z".into()] };
         Reshape { name: "tank".into(), change, dry_run: false }.checked()
     }
 
@@ -145,10 +149,12 @@ mod tests {
             (vec![mirror.clone()], vec!["/b"]),
             (vec![mirror.clone(), mirror], vec![]),
             (vec![], vec!["c"]),
-            (vec![], vec![]),
+            (vec![], vec!["/z"]),
             (vec![Group { word: Word::Mirror, devices: vec!["/a".into()] }], vec![]),
         ] {
             assert!(add(groups, &spares).is_err());
         }
+        let change = Change::Add { groups: vec![], spares: vec![], caches: vec![] };
+        assert!(Reshape { name: "tank".into(), change, dry_run: false }.checked().is_err());
     }
 }

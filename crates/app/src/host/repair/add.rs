@@ -1,4 +1,4 @@
-//! `pool add`: adds groups of devices, or spares.
+//! `pool add`: adds groups of devices, spares, or devices for copies of blocks.
 
 use super::super::create::no_device_twice;
 use super::draft::{Act, Draft, needed};
@@ -12,9 +12,9 @@ use larder_pool::{GroupSpec, Pool, PoolSpec};
 
 impl<'a> Draft<'a> {
     /// By the paths of their devices.
-    pub fn add(&mut self, groups: &[Group], spares: &[String]) -> Result<Act<'a>> {
+    pub fn add(&mut self, groups: &[Group], spares: &[String], caches: &[String]) -> Result<Act<'a>> {
         let (pool, upkeep) = (self.pool, self.upkeep);
-        no_device_twice(groups, spares)?;
+        no_device_twice(groups, spares.iter().chain(caches))?;
         let weakest = self.before.groups.iter().map(|group| group.rule().map(|rule| rule.layout.tolerance()));
         let weakest = weakest.flatten().min().unwrap_or(0);
         let mut specs = Vec::new();
@@ -38,10 +38,18 @@ impl<'a> Draft<'a> {
             waiting.push(device);
             self.after.spares.push(path.clone());
         }
+        let mut copying = Vec::new();
+        for path in caches {
+            copying.push(self.new_device(path)?);
+            self.after.caches.push(path.clone());
+        }
+        upkeep.devices.check_caches(&copying).map_err(|(at, error)| refused(error).at(&caches[at]))?;
         Ok(Box::new(move || {
             specs.into_iter().try_for_each(|spec| upkeep.reshape.add_group(spec)).map_err(refused)?;
             let add = |device| upkeep.devices.add_spare(device).map_err(refused);
-            waiting.into_iter().map(add).collect()
+            let added: Vec<_> = waiting.into_iter().map(add).collect::<Result<_>>()?;
+            let add = |device| upkeep.devices.add_cache(device).map_err(refused);
+            added.into_iter().map(Ok).chain(copying.into_iter().map(add)).collect()
         }))
     }
 }

@@ -1,7 +1,7 @@
 //! `pool attach`: adds a device to a mirror, or makes a mirror of a single device.
 
 use super::super::roster;
-use super::draft::{Act, Draft, large_enough, no_place};
+use super::draft::{Act, Draft, large_enough, no_cache, no_place};
 use super::plan::Column;
 use super::{NOTHING_CHANGED, refused};
 use crate::api::pool::Word;
@@ -12,6 +12,11 @@ impl<'a> Draft<'a> {
     pub fn attach(&mut self, to: &str, new: &str) -> Result<Act<'a>> {
         let (pool, upkeep) = (self.pool, self.upkeep);
         let member = roster::find(pool, to)?;
+        no_cache(
+            &member,
+            to,
+            &format!("larder pool add POOL cache {new} adds another, which shares the work"),
+        )?;
         let word = self.after.group_of(member.index).ok_or_else(|| no_place(to))?.word;
         if !matches!(word, Word::Single | Word::Mirror) {
             let message =

@@ -20,7 +20,7 @@ impl Host {
         let index = member.transpose().map_err(refuse)?.map(|member| member.index);
         // One that cannot come back keeps no other from it.
         let mut outcome = live.upkeep.devices.clear(index).map_err(|error| refuse(refused(error)));
-        for member in live.pool.store().members().iter().chain(live.pool.store().members().spares()) {
+        for member in live.pool.store().members().all() {
             if member.is_given_up() && index.is_none_or(|index| index == member.index) {
                 outcome = outcome.and(self.online_one(&live, &member.name()).map(drop).map_err(refuse));
             }

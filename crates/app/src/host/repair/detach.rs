@@ -1,7 +1,7 @@
 //! `pool detach`: takes a device out of a mirror for good, or ends a replacing.
 
 use super::super::{chronicle, roster};
-use super::draft::{Act, Draft, no_place};
+use super::draft::{Act, Draft, no_cache, no_place};
 use super::{NOTHING_CHANGED, can_go, lost_text, refused};
 use crate::api::pool::Word;
 use crate::api::{ApiError, ErrorKind, Result};
@@ -12,6 +12,7 @@ impl<'a> Draft<'a> {
     pub fn detach(&mut self, device: &str) -> Result<Act<'a>> {
         let (pool, upkeep) = (self.pool, self.upkeep);
         let member = roster::find(pool, device)?;
+        no_cache(&member, device, &format!("larder pool remove POOL {device} takes it out"))?;
         if let Some(new) = pool.store().members().stand_in(member.index) {
             let waits = new.state() == MemberState::Waiting;
             let new = roster::called(pool, &new);

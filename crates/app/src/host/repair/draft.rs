@@ -47,7 +47,7 @@ impl<'a> Draft<'a> {
             Change::Attach { to, new } => draft.attach(to, new),
             Change::Detach { device, accept_loss: true } => draft.detach_with_loss(device),
             Change::Detach { device, accept_loss: false } => draft.detach(device),
-            Change::Add { groups, spares } => draft.add(groups, spares),
+            Change::Add { groups, spares, caches } => draft.add(groups, spares, caches),
             Change::Remove { devices } => draft.remove(devices),
         }?;
         let Self { before, after, mut notes, .. } = draft;
@@ -83,6 +83,15 @@ impl<'a> Draft<'a> {
         }
         free_device(path, self.mode)
     }
+}
+
+/// Refuses what makes no sense of a device with copies, with the way out.
+pub fn no_cache(member: &Member, text: &str, way_out: &str) -> Result<()> {
+    if !member.is_cache {
+        return Ok(());
+    }
+    let message = format!("{text} is a cache: it has copies for reading, and nothing rests on it");
+    Err(ApiError::usage(message).safe(NOTHING_CHANGED).hint(way_out))
 }
 
 /// Refuses what needs a place in a group.

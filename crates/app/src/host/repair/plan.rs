@@ -7,6 +7,8 @@ use crate::api::repair::Shape;
 use larder_format::label::GroupRule;
 use larder_format::{DeviceIndex, GroupIndex};
 use larder_pool::Pool;
+use larder_pool::member::Member;
+use std::sync::Arc;
 
 /// Records that free space is told in.
 pub const RECORD: u32 = 128 << 10;
@@ -46,6 +48,7 @@ impl Part {
 pub struct Plan {
     pub groups: Vec<Part>,
     pub spares: Vec<String>,
+    pub caches: Vec<String>,
     pub usable: u64,
 }
 
@@ -66,10 +69,13 @@ impl Plan {
                 })
                 .collect(),
         });
-        let spares = pool.store().members().spares();
+        let members = pool.store().members();
+        let called =
+            |devices: Vec<Arc<Member>>| devices.iter().map(|one| roster::called(pool, one)).collect();
         Self {
             groups: groups.collect(),
-            spares: spares.iter().map(|spare| roster::called(pool, spare)).collect(),
+            spares: called(members.spares()),
+            caches: called(members.caches()),
             usable: pool.store().space(RECORD).size,
         }
     }
@@ -106,6 +112,7 @@ impl Plan {
                 .map(|group| Group { word: group.word, devices: devices(group) })
                 .collect(),
             spares: self.spares.clone(),
+            caches: self.caches.clone(),
             usable: self.usable,
         }
     }

@@ -1,4 +1,4 @@
-//! `pool remove`: removes spares.
+//! `pool remove`: removes spares, and devices with copies of blocks.
 
 use super::super::roster;
 use super::draft::{Act, Draft};
@@ -12,14 +12,17 @@ impl<'a> Draft<'a> {
         let mut going = Vec::new();
         for text in devices {
             let member = roster::find(pool, text)?;
-            if !pool.store().members().spares().iter().any(|spare| spare.index == member.index) {
-                let message = format!("{text} is no spare: what it holds cannot be moved away");
+            if !member.is_cache
+                && !pool.store().members().spares().iter().any(|spare| spare.index == member.index)
+            {
+                let message = format!("{text} is no spare and no cache: what it holds cannot be moved away");
                 return Err(ApiError::new(ErrorKind::Unsupported, message).safe(NOTHING_CHANGED).hint(
                     format!("larder pool replace POOL {text} NEW, or larder pool detach POOL {text}"),
                 ));
             }
             let name = roster::called(pool, &member);
-            self.after.spares.retain(|spare| *spare != name);
+            let others = if member.is_cache { &mut self.after.caches } else { &mut self.after.spares };
+            others.retain(|other| *other != name);
             going.push(member.index);
         }
         Ok(Box::new(move || {

@@ -1,7 +1,7 @@
 //! `pool replace`: puts a new device in the place of an old one, which may be missing.
 
 use super::super::roster;
-use super::draft::{Act, Draft, large_enough};
+use super::draft::{Act, Draft, large_enough, no_cache};
 use super::{NOTHING_CHANGED, refused};
 use crate::api::{ApiError, ErrorKind, Result};
 
@@ -16,6 +16,8 @@ impl<'a> Draft<'a> {
                 ApiError::usage(format!("where {old} was is not known: name the new device as well"))
             })?,
         };
+        let anew = format!("larder pool remove POOL {old}; larder pool add POOL cache {path}");
+        no_cache(&member, old, &anew)?;
         if pool.store().members().spares().iter().any(|spare| spare.index == member.index) {
             return Err(ApiError::usage("it is a spare")
                 .safe(NOTHING_CHANGED)

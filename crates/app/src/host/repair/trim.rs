@@ -1,6 +1,7 @@
 //! `pool trim`: starts, suspends or cancels trims.
 
 use super::super::{Host, roster};
+use super::draft::no_cache;
 use super::{NOTHING_CHANGED, refused};
 use crate::api::repair::{Trim, TrimAction};
 use crate::api::{ApiError, Done, ErrorKind, Result};
@@ -49,7 +50,15 @@ fn trim_some(upkeep: &Upkeep, request: &Trim) -> Result<()> {
             members.map(|member| member.index).collect()
         }
         false => {
-            let found = request.devices.iter().map(|text| Ok(roster::find(pool, text)?.index));
+            let found = request.devices.iter().map(|text| {
+                let member = roster::find(pool, text)?;
+                no_cache(
+                    &member,
+                    text,
+                    "all of it is written anew by and by: there is nothing to tell it of",
+                )?;
+                Ok(member.index)
+            });
             found.collect::<Result<_>>()?
         }
     };

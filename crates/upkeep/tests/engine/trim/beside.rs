@@ -158,7 +158,7 @@ fn what_was_accepted_keeps_its_room_while_slots_are_trimmed() {
     let here = Arc::clone(&pool);
     let hook = move |request: &Request| {
         if matches!(request, Request::Discard { .. }) {
-            let (room, needed) = (here.store().storable_now(131_072), here.store().dirty().needed());
+            let (room, needed) = (here.store().storable_now(131_072, 1), here.store().dirty().needed());
             assert!(room >= needed, "{room} of {needed}");
         }
     };
