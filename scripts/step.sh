@@ -23,7 +23,7 @@ if [ $status != 0 ] && [ -n "${STEPS_FAILED:-}" ]; then
     {
         echo "== $name: $ended after $SECONDS s"
         # Names of tests and of scripts, what they said of it, and errors of the compiler.
-        grep -aE -A 2 '^test .* FAILED$|^thread .* panicked at|^error(\[|:)|^== .* failed$|^FAIL' "$said" | tail -n 60
+        grep -aE -A 2 '^test .* FAILED$|^thread .* panicked at|^error(\[|:)|^== .* failed$|^  FAILED: ' "$said" | tail -n 60
     } >>"$STEPS_FAILED"
 fi
 : >"$said"

@@ -52,7 +52,7 @@ pub fn pool_in(folder: &Path, word: &str, devices: usize, bytes: u64) -> Arc<Poo
         Arc::new(FileDevice::open(&path, OpenMode::Exclusive).expect("the file can be used"))
             as Arc<dyn Device>
     };
-    let groups = vec![GroupSpec { rule, devices: (0..devices).map(open).collect() }];
+    let groups = vec![GroupSpec::data(rule, (0..devices).map(open).collect())];
     let spec = PoolSpec { name: "bench".into(), groups, ashift: 12 };
     Pool::create(world(Arc::new(Inline)), spec).expect("a pool")
 }

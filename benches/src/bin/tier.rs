@@ -129,7 +129,7 @@ fn pool(args: &Args, paths: &[PathBuf]) -> Arc<Pool> {
     };
     let word = if paths.len() == 1 { "single" } else { "mirror" };
     let rule = rule_for(word, paths.len()).expect("enough devices");
-    let groups = vec![GroupSpec { rule, devices: paths.iter().map(open).collect() }];
+    let groups = vec![GroupSpec::data(rule, paths.iter().map(open).collect())];
     let spec = PoolSpec { name: "bench".into(), groups, ashift: 12 };
     let pool = Pool::create(world(Arc::new(SystemWorkers::new().expect("threads"))), spec).expect("a pool");
     pool.set_pool_property("memory", &(args.memory << 20).to_string()).expect("a budget");

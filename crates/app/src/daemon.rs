@@ -552,7 +552,7 @@ mod tests {
         let devices = vec!["/a".to_owned(), "/b".to_owned()];
         pool::Create {
             name: "tank".into(),
-            groups: vec![pool::Group { word: pool::Word::Mirror, devices }],
+            groups: vec![pool::Group { role: pool::Role::Data, word: pool::Word::Mirror, devices }],
             spares: vec![],
             caches: vec![],
             properties: [("memory".to_owned(), "1G".to_owned())].into(),

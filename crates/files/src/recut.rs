@@ -531,7 +531,7 @@ pub(crate) mod tests {
             host: HostId::new(1),
             host_name: "sim".into(),
         };
-        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: sim.devices() }];
+        let groups = vec![GroupSpec::data(rule_for("single", 1).unwrap(), sim.devices())];
         let pool = Pool::create(world, PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
         for (name, value) in properties {
             pool.set_property(ROOT_DATASET, name, value).unwrap();

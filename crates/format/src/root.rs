@@ -116,16 +116,18 @@ layout! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum GroupRole {
-    /// Everything.
+    /// Everything, or what no other group is there for.
     Data = 1,
-    /// Second copies that no promise rests on.
+    /// Second copies that no promise rests on. No group of this role is defined.
     Cache = 2,
-    /// The intent log.
+    /// The intent log, and nothing else.
     Log = 3,
-    /// Nodes and small records.
+    /// Nodes, runs and tables.
     Special = 4,
-    /// New data, before it moves to a slower group.
+    /// New data, before it moves to a slower group. No group of this role is defined.
     Front = 5,
+    /// The contents of [`GroupRole::Log`] and [`GroupRole::Special`].
+    Fast = 6,
 }
 
 impl GroupRole {
@@ -137,6 +139,7 @@ impl GroupRole {
             3 => Self::Log,
             4 => Self::Special,
             5 => Self::Front,
+            6 => Self::Fast,
             _ => return None,
         })
     }
@@ -149,6 +152,8 @@ pub struct RootGroup {
     pub index: GroupIndex,
     /// Its rule: word, k, r, m.
     pub rule: GroupRule,
+    /// Its role.
+    pub role: GroupRole,
     /// log2 of the alignment of its stripes.
     pub ashift: u8,
     /// Bytes of a slot on its devices.
@@ -160,7 +165,7 @@ impl RootGroup {
         RootGroupEntry {
             index: self.index,
             rule: self.rule,
-            role: GroupRole::Data as u8,
+            role: self.role as u8,
             ashift: self.ashift,
             slot_size: self.slot_size,
             flags: 0,
@@ -169,21 +174,19 @@ impl RootGroup {
         .put(out);
     }
 
-    /// Verifies an entry. Roles other than [`GroupRole::Data`], narrow segments and flags are of versions to come.
+    /// Verifies an entry. Groups of copies and of new data, narrow segments and flags are of versions to come.
     fn check(bytes: &[u8]) -> Result<Self, Corrupt> {
         let entry = RootGroupEntry::get(bytes).ok_or(Corrupt::new("root record", Reason::Short))?;
-        ensure(
-            GroupRole::from_byte(entry.role) == Some(GroupRole::Data),
-            "role of a group",
-            Reason::Feature,
-        )?;
+        let role = GroupRole::from_byte(entry.role)
+            .filter(|role| !matches!(role, GroupRole::Cache | GroupRole::Front))
+            .ok_or(Corrupt::new("role of a group", Reason::Feature))?;
         ensure(entry.flags == 0, "flags of a group", Reason::Feature)?;
         ensure(entry.narrowest == 0, "narrow segments in a group", Reason::Feature)?;
         ensure((MIN_ASHIFT..=MAX_ASHIFT).contains(&entry.ashift), "root record", Reason::Range)?;
         let slot_ok = entry.slot_size.is_power_of_two() && (MIN_SLOT..=MAX_SLOT).contains(&entry.slot_size);
         ensure(slot_ok, "root record", Reason::Range)?;
         let rule = GroupRule::load_checked(&bytes[2..])?;
-        Ok(Self { index: entry.index, rule, ashift: entry.ashift, slot_size: entry.slot_size })
+        Ok(Self { index: entry.index, rule, role, ashift: entry.ashift, slot_size: entry.slot_size })
     }
 }
 

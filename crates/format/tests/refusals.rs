@@ -10,7 +10,7 @@ use larder_format::node::{Inner, Key, Node};
 use larder_format::ops::{Link, LogOp};
 use larder_format::property::{PropertyRecord, PropertySource};
 use larder_format::root::{
-    DeviceKind, DeviceState, Root, RootDevice, RootGroup, RootGroupEntry, RootHead, RootImport,
+    DeviceKind, DeviceState, GroupRole, Root, RootDevice, RootGroup, RootGroupEntry, RootHead, RootImport,
 };
 use larder_format::run::{Footprint, PageRef, RunDescriptor, RunId, decode_index_page, encode_index_page};
 use larder_format::segment::{
@@ -104,7 +104,13 @@ fn root() -> Root {
         next_group: 1,
         traced: CommitId::new(1),
         tables: ptr(300),
-        groups: vec![RootGroup { index: GroupIndex::new(0), rule, ashift: 12, slot_size: 1 << 20 }],
+        groups: vec![RootGroup {
+            index: GroupIndex::new(0),
+            rule,
+            role: GroupRole::Data,
+            ashift: 12,
+            slot_size: 1 << 20,
+        }],
         devices: vec![device(0), device(1)],
         history: vec![RootImport {
             incarnation,
@@ -282,6 +288,7 @@ fn what_this_version_does_not_do_is_refused_by_name() {
     assert!(check(group + 6, 1).is_ok(), "as it is");
     let named = [
         (group + 6, 2, "role of a group"),
+        (group + 6, 5, "role of a group"),
         (group + 6, 77, "role of a group"),
         (group + 12, 1, "flags of a group"),
         (group + 16, 1, "narrow segments in a group"),

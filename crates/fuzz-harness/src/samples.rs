@@ -14,7 +14,9 @@ use larder_format::log::LogRecord;
 use larder_format::node::{Inner, Key, Leaf, Node};
 use larder_format::ops::{Create, Link, LogOp, Rename, Resize, SetAttr, SetXattr, Unlink, Write, Zero};
 use larder_format::property::{PropertyRecord, PropertySource};
-use larder_format::root::{DeviceKind, DeviceState, NO_GROUP, Root, RootDevice, RootGroup, RootImport};
+use larder_format::root::{
+    DeviceKind, DeviceState, GroupRole, NO_GROUP, Root, RootDevice, RootGroup, RootImport,
+};
 use larder_format::run::{
     Delta, Footprint, Marks, PageBuilder, PageRef, Places, RunDescriptor, RunId, Target, encode_index_page,
 };
@@ -143,7 +145,13 @@ pub fn roots() -> Vec<Vec<u8>> {
         next_group: 1,
         traced: CommitId::new(1),
         tables: ptr(4),
-        groups: vec![RootGroup { index: GroupIndex::new(0), rule, ashift: 12, slot_size: 1 << 20 }],
+        groups: vec![RootGroup {
+            index: GroupIndex::new(0),
+            rule,
+            role: GroupRole::Data,
+            ashift: 12,
+            slot_size: 1 << 20,
+        }],
         devices: (0..rule.layout.columns() as u16)
             .map(|i| RootDevice {
                 index: DeviceIndex::new(i),

@@ -89,6 +89,8 @@ pub enum Mutant {
     InFlightForgotten,
     /// An fsync is acknowledged though a device missed it that no root tells of.
     LogCopyMissed,
+    /// An fsync is acknowledged that none of the log's own devices took.
+    LogLossIgnored,
     /// Bytes that look like a block in a window that was read go into the cache, wherever they lie.
     LooksBelieved,
     /// Slots are discarded before they are free.

@@ -496,7 +496,7 @@ impl Pool {
     /// Tells all members how long they may take.
     pub(crate) fn apply_device_timeout(&self) {
         if let Some(timeout) = device_timeout(&self.properties.read()) {
-            self.shared.store.members.all().for_each(|member| member.set_timeout(timeout));
+            self.shared.store.set_timeouts(timeout);
         }
     }
 }

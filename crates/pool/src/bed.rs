@@ -22,7 +22,7 @@ pub(crate) fn world(seed: u64) -> World {
 
 /// A new pool of one group of all these devices.
 pub(crate) fn pool(devices: Vec<Arc<dyn Device>>, word: &str) -> Arc<Pool> {
-    let groups = vec![GroupSpec { rule: rule_for(word, devices.len()).unwrap(), devices }];
+    let groups = vec![GroupSpec::data(rule_for(word, devices.len()).unwrap(), devices)];
     Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap()
 }
 

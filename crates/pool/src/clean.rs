@@ -31,13 +31,14 @@ use larder_format::checksum::fast128;
 use larder_format::node::NODE_MAX;
 use larder_format::run::{Footprint, Places};
 use larder_format::segment::{SegmentKind, SegmentState, StripeHeader, stripe_header_len};
-use larder_format::{BlockId, BlockPtr, Corrupt, Place, Reason, SegmentId};
+use larder_format::{BlockId, BlockPtr, Corrupt, GroupIndex, Place, Reason, SegmentId};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::{Entry, Location, LostPages, Update};
 use larder_store::core::Core;
 use larder_store::heat;
 use larder_store::parity;
 use larder_store::segments::{Segment, SegmentEntry};
+use larder_store::space::GroupSpace;
 use larder_store::stripe::Encoded;
 use larder_store::{Appender, Bin, PoolError, Readahead, Result, RunIo, Unplaced, Watermark};
 use std::collections::{BTreeMap, HashMap};
@@ -64,6 +65,9 @@ const COMMITS_TO_FREE: usize = 3;
 
 /// Runs are written anew for what is dead in the segments that they keep when they have at most so many times as much.
 const WORTH_REWRITING: u64 = 4;
+
+/// A group of metadata is cleaned when so many segments of it are dead.
+const WORTH_METADATA: u64 = 4;
 
 /// Pages of the dedup index that [`Pool::tick`] reads and writes in one call, about.
 const INDEX_PAGES: usize = 64;
@@ -123,6 +127,8 @@ struct Shortage {
     free: u64,
     /// Number that should be.
     enough: u64,
+    /// The group, if it is one of metadata; what is won on one of data serves all of them.
+    of_metadata: Option<GroupIndex>,
 }
 
 /// The segment that is most worth emptying: the one that gives most at once when it is `urgent`.
@@ -135,7 +141,13 @@ fn victim(core: &Core, urgent: bool) -> Option<SegmentId> {
             heat::worth(entry, core.clock.age(entry.closed_at, now))
         }
     };
-    let candidates = core.entries.values().filter(|entry| entry.is_worth_cleaning());
+    let of_metadata = shortage(core).of_metadata;
+    let serves = |group: GroupIndex| match of_metadata {
+        Some(lacking) => group == lacking,
+        None => core.groups[&group].has_records(),
+    };
+    let candidates = core.entries.values().filter(|entry| serves(entry.segment.group));
+    let candidates = candidates.filter(|entry| entry.is_worth_cleaning());
     let best = candidates.max_by(|a, b| worth(a).total_cmp(&worth(b)).then(b.segment.id.cmp(&a.segment.id)));
     best.map(|entry| entry.segment.id)
 }
@@ -148,15 +160,26 @@ fn misfit(core: &Core) -> Option<SegmentId> {
     core.entries.values().filter(movable).map(|entry| entry.segment.id).find(|id| !core.fits(*id))
 }
 
-/// The group that lacks most.
+/// The group that lacks most. One of metadata lacks what its reserve lacks, and a segment for what goes elsewhere
+/// meanwhile, where that much is dead.
 fn shortage(core: &Core) -> Shortage {
-    let of = |group: &larder_store::space::GroupSpace| {
+    let of = |group: &GroupSpace| {
         let columns = group.rule.layout.columns() as u64;
-        let free = group.free_segments() + core.entries.dead(group.index).waiting_slots / columns;
-        Shortage { free, enough: group.enough() }
+        let dead = core.entries.dead(group.index);
+        let free = group.free_segments() + dead.waiting_slots / columns;
+        let enough = match group.has_records() {
+            true => group.enough(),
+            false if dead.bytes >= WORTH_METADATA * u64::from(group.slot_size) * columns => {
+                group.enough() + 1
+            }
+            false => 0,
+        };
+        let of_metadata = (!group.has_records()).then_some(group.index);
+        Shortage { free, enough, of_metadata }
     };
-    let all = core.groups.values().map(of);
-    all.max_by_key(|shortage| shortage.enough.saturating_sub(shortage.free)).expect("a pool has a group")
+    let all = core.vital_groups().map(of);
+    let lacks = |shortage: &Shortage| shortage.enough.saturating_sub(shortage.free);
+    all.max_by_key(|shortage| (lacks(shortage), shortage.of_metadata.is_none())).expect("a pool has a group")
 }
 
 impl Pool {
@@ -167,10 +190,14 @@ impl Pool {
     /// When the pool is suspended, or a commit fails.
     pub fn tick(&self) -> Result<()> {
         self.observe_devices();
+        if self.shared.intent.is_astray() {
+            // Only memory has what was synced since the last commit.
+            self.commit()?;
+        }
         self.reap_held();
         let mut allowance = None;
         loop {
-            let Shortage { free, enough } = shortage(&self.shared.store.core.lock());
+            let Shortage { free, enough, .. } = shortage(&self.shared.store.core.lock());
             if free >= enough {
                 break;
             }
@@ -240,7 +267,7 @@ impl Pool {
     /// Whether a commit would make slots writable that are needed soon.
     fn wants_commit(&self) -> bool {
         let core = self.shared.store.core.lock();
-        core.waiting_to_be_free() && core.groups.values().any(|group| group.free_segments() < group.enough())
+        core.waiting_to_be_free() && core.record_groups().any(|group| group.free_segments() < group.enough())
     }
 
     /// A step of cleaning: the bytes moved, or none when no segment is worth it or there is no room to move to.
@@ -599,7 +626,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::make_space`].
     pub(crate) fn make_segments(&self, count: u64) -> Result<()> {
-        let free = |core: &Core| core.groups.values().map(|group| group.free_above(Watermark::Accept)).sum();
+        let free = |core: &Core| core.record_groups().map(|group| group.free_above(Watermark::Accept)).sum();
         self.make_fit(|core| count <= free(core))
     }
 
@@ -736,8 +763,7 @@ impl Pool {
                 .store
                 .core
                 .lock()
-                .groups
-                .values()
+                .vital_groups()
                 .all(|group| group.free_segments() < group.left(Watermark::Clean));
             if last && !self.changes_fit() {
                 return Err(PoolError::NoSpace);
@@ -757,7 +783,7 @@ impl Pool {
         if self.reap_held() {
             return Ok(true);
         }
-        let Shortage { free, enough } = shortage(&self.shared.store.core.lock());
+        let Shortage { free, enough, .. } = shortage(&self.shared.store.core.lock());
         if free < enough && self.clean_step(urgent)?.is_some() {
             return Ok(true);
         }
@@ -775,7 +801,7 @@ impl Pool {
     }
 
     fn free_segments(&self) -> u64 {
-        self.shared.store.core.lock().groups.values().map(|group| group.free_segments()).sum()
+        self.shared.store.core.lock().record_groups().map(|group| group.free_segments()).sum()
     }
 
     /// Goes on with a commit that had no room for all that was accepted: storing a part of it frees what that

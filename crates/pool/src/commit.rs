@@ -425,6 +425,7 @@ impl Pool {
         let told = |group: &GroupSpace| RootGroup {
             index: group.index,
             rule: group.rule,
+            role: group.role,
             ashift: group.ashift,
             slot_size: group.slot_size,
         };
@@ -641,6 +642,7 @@ impl Pool {
             self.shared.store.members.flush_all();
         }
         self.shared.store.doubt_lost_repairs();
+        self.shared.intent.leave_if_lost(root);
         self.rebuilt.keep(std::mem::take(rebuilt));
         if mutated(Mutant::DurableTooSoon) {
             self.shared.store.durable.store(commit.get(), Ordering::Release);

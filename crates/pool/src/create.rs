@@ -13,7 +13,7 @@ use larder_format::label::{
     Features, GroupRule, LABEL_AREA, Label, LayoutKind, MAX_ASHIFT, MAX_NAME, MIN_ASHIFT, MIN_DEVICE,
     label_areas,
 };
-use larder_format::root::RootImport;
+use larder_format::root::{GroupRole, RootImport};
 use larder_format::segment::{DESCRIPTOR_LEN, Layout, MAX_SLOT, MIN_SLOT};
 use larder_format::tables::{DatasetRecord, Table};
 use larder_format::{
@@ -29,7 +29,8 @@ use larder_store::members::room_for_devices;
 use larder_store::segments::Segments;
 use larder_store::space::GroupSpace;
 use larder_store::{
-    Class, Event, EventSink, Groups, PoolError, Result, Store, StoreParts, TableNodes, Watermark, World,
+    Class, Event, EventSink, Groups, PoolError, Refusal, Result, Store, StoreParts, TableNodes, Watermark,
+    World,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -44,6 +45,8 @@ pub use larder_store::DEFAULT_ASHIFT;
 pub struct GroupSpec {
     /// Its rule.
     pub rule: GroupRule,
+    /// Its role.
+    pub role: GroupRole,
     /// Its devices.
     pub devices: Vec<Arc<dyn Device>>,
 }
@@ -76,19 +79,51 @@ pub(crate) fn check_record_size(value: &str, most: u32) -> Result<()> {
     }
 }
 
+/// A group that is not of data has this many slots at least, of the size that data has.
+const SLOTS_LEAST: u32 = 24;
+
+/// Bytes of a slot of `group`, in a pool whose smallest slots have `smallest`: a block of the pool fits in each.
+///
+/// # Errors
+/// [`Refusal::TooSmall`] where a device has too few.
+pub fn slot_size_beside(group: &GroupSpec, smallest: u32, ashift: u8) -> Result<u32> {
+    let slot_size = group.slot_size().max(smallest);
+    let least = if group.role == GroupRole::Data { 1 } else { SLOTS_LEAST };
+    let few = group.devices.iter().find(|device| slot_count(device.size(), slot_size, ashift) < least);
+    few.map_or(Ok(slot_size), |device| {
+        let needed = data_start(ashift).get() + u64::from(least) * u64::from(slot_size) + LABEL_AREA;
+        Err(Refusal::TooSmall { device: device.name(), has: device.size().get(), needed }.into())
+    })
+}
+
 impl PoolSpec {
+    /// Bytes of a slot of one of its groups.
+    fn slot_size_of(&self, group: &GroupSpec) -> Result<u32> {
+        let of_data = self.groups.iter().filter(|group| group.role == GroupRole::Data);
+        match group.role {
+            GroupRole::Data => Ok(group.slot_size()),
+            _ => slot_size_beside(
+                group,
+                of_data.map(GroupSpec::slot_size).min().unwrap_or(MIN_SLOT),
+                self.ashift,
+            ),
+        }
+    }
+
     /// Refuses properties of the root dataset that such a pool cannot have.
     ///
     /// # Errors
     /// [`PoolError::Invalid`] with the reason.
     pub fn check_property(&self, name: &str, value: &str) -> Result<()> {
-        let slot = self.groups.iter().map(GroupSpec::slot_size).min().unwrap_or(MAX_SLOT);
+        let slot =
+            self.groups.iter().filter_map(|group| self.slot_size_of(group).ok()).min().unwrap_or(MAX_SLOT);
         if name == "recordsize" { check_record_size(value, (slot / 4).min(1 << 20)) } else { Ok(()) }
     }
 
     /// Space for files in such a pool while it is empty, in records of `record_size` bytes.
     pub fn available(&self, record_size: u32) -> u64 {
-        let groups = self.groups.iter().enumerate().map(|(number, group)| {
+        let of_data = self.groups.iter().filter(|group| group.role == GroupRole::Data);
+        let groups = of_data.enumerate().map(|(number, group)| {
             let slot_size = group.slot_size();
             let slots: Vec<_> = (0u16..)
                 .zip(&group.devices)
@@ -105,6 +140,11 @@ impl PoolSpec {
 }
 
 impl GroupSpec {
+    /// A group of data.
+    pub fn data(rule: GroupRule, devices: Vec<Arc<dyn Device>>) -> Self {
+        Self { rule, role: GroupRole::Data, devices }
+    }
+
     /// Bytes of a slot, by the smallest device.
     pub fn slot_size(&self) -> u32 {
         slot_size(self.devices.iter().map(|device| device.size().get()).min().unwrap_or(0))
@@ -245,7 +285,7 @@ impl Pool {
         let mut groups = BTreeMap::new();
         for (number, group) in spec.groups.iter().enumerate() {
             let index = GroupIndex::new(number as u16);
-            let slot_size = group.slot_size();
+            let slot_size = spec.slot_size_of(group)?;
             let mut slots = Vec::new();
             for device in &group.devices {
                 let size = device.size();
@@ -275,7 +315,8 @@ impl Pool {
                 let device = Arc::clone(device);
                 members.push(Member::labelled(device, label, MemberState::Online, None, &world.clock));
             }
-            groups.insert(index, GroupSpace::new(index, group.rule, slot_size, spec.ashift, &slots));
+            let space = GroupSpace::new(index, group.rule, slot_size, spec.ashift, &slots);
+            groups.insert(index, space.of_role(group.role));
         }
         let (first, first_block) = (CommitId::new(1), BlockId::new(1));
         let history = vec![RootImport { incarnation, first, first_block, skipped: 0 }];

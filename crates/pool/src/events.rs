@@ -66,7 +66,7 @@ mod tests {
 
     fn bed() -> Bed {
         let (sim, clock) = (SimWorld::new(&[ByteLen::new(64 << 20)]), Arc::new(SimClock::new()));
-        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: sim.devices() }];
+        let groups = vec![GroupSpec::data(rule_for("single", 1).unwrap(), sim.devices())];
         let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
         let pool = Pool::create(world(&clock, 1), spec).unwrap();
         Bed { sim, clock, pool }

@@ -2,7 +2,7 @@
 
 use crate::contents::Contents;
 use crate::event_log::EventLog;
-use crate::intent_log::{Chain, Intent, IntentLog, read_chain};
+use crate::intent_log::{Chain, Intent, IntentLog, LogCopy, read_chain};
 use crate::ledger::Damage;
 use crate::property::device_timeout;
 use larder_format::items::INODE_LEASE;
@@ -18,6 +18,15 @@ use larder_store::{Class, Event, PoolError, Refusal, Result, RunIo, Store};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// Losses that whoever imports accepts.
+#[derive(Clone, Copy)]
+pub(crate) struct Accepted {
+    /// The rest of a log that cannot be read on.
+    pub(crate) log: bool,
+    /// The same where it has devices of its own.
+    pub(crate) log_alone: bool,
+}
+
 /// See the module's text.
 pub(crate) struct Found {
     pub(crate) damage: Damage,
@@ -28,7 +37,7 @@ pub(crate) struct Found {
 
 impl Found {
     /// Reads everything that `root` names. After a crash, inode ids that were given out behind the last commit are
-    /// passed over. With `accept_loss` a log that cannot be read on ends there.
+    /// passed over. A log that cannot be read on ends there, if the options say so.
     ///
     /// # Errors
     /// When something cannot be read, says what cannot be, or belongs to a later version.
@@ -36,7 +45,7 @@ impl Found {
         store: &Arc<Store>,
         events: &EventLog,
         root: &Root,
-        accept_loss: bool,
+        accepted: Accepted,
     ) -> Result<Self> {
         let damage = Damage::new(store);
         for record in &root.segments {
@@ -48,7 +57,7 @@ impl Found {
         if let Some(timeout) =
             contents.properties.get(&DatasetId::new(0)).and_then(|own| device_timeout(own.local()))
         {
-            store.members.all().for_each(|member| member.set_timeout(timeout));
+            store.set_timeouts(timeout);
         }
         for (table, number, value) in std::mem::take(&mut contents.kept) {
             match table {
@@ -76,24 +85,32 @@ impl Found {
                 record.next_inode = record.next_inode.saturating_add(INODE_LEASE);
             }
         }
-        let intent = read_log(store, root, accept_loss)?;
+        let intent = read_log(store, root, accepted)?;
         Ok(Self { damage, intent, tables, contents })
     }
 }
 
 /// The log of `root`, from which nothing was taken yet.
-fn read_log(store: &Arc<Store>, root: &Root, accept_loss: bool) -> Result<IntentLog> {
+fn read_log(store: &Arc<Store>, root: &Root, accepted: Accepted) -> Result<IntentLog> {
     let begin = |last, ops| IntentLog::new(store, Intent { sequence: 1, ..Intent::default() }, last, ops);
     if !root.log_open {
         return Ok(begin(root.applied, Vec::new()));
     }
     let slot_size = |segment: &SegmentRecord| store.members.get(segment.slots[0].device).slot_size;
-    let chain = read_chain(&store.sums, root, slot_size, |segment, column, offset, len| {
-        let slot = segment.slots[column];
-        let member = store.members.get(slot.device);
-        let pending = member.read(member.slot_offset(slot.index, offset), len)?;
-        let bytes = member.wait(pending).ok()?;
-        Some(bytes.to_vec())
+    let member = |segment: &SegmentRecord, column: usize| store.members.get(segment.slots[column].device);
+    let copy = |segment: &SegmentRecord, column: usize| {
+        let member = member(segment, column);
+        let is_recent = || member.holds().is_none() && member.good_through().next() >= root.commit;
+        match member.is_online() {
+            true => LogCopy::Whole,
+            false if is_recent() => LogCopy::Recent,
+            false => LogCopy::Older,
+        }
+    };
+    let chain = read_chain(&store.sums, root, slot_size, copy, |segment, column, offset, len| {
+        let member = member(segment, column);
+        let bytes = member.read_anyway(member.slot_offset(segment.slots[column].index, offset), len)?;
+        Some(bytes.ok()?.to_vec())
     });
     let Chain { ops, last, unread } = match chain {
         // A read-only import shows the commit, without the log.
@@ -105,12 +122,13 @@ fn read_log(store: &Arc<Store>, root: &Root, accept_loss: bool) -> Result<Intent
     let mut left = None;
     if let Some((segment, offset)) = unread {
         let of = root.segments.iter().find(|record| record.id == segment);
+        let is_alone = of.is_some_and(|of| !store.is_vital(of.group));
         let names = of.into_iter().flat_map(|of| &of.slots).map(|slot| store.members.get(slot.device));
         let names: Vec<_> = names.map(|member| member.name()).collect();
-        let refusal = Refusal::LogUnread(names.join(" or "));
+        let refusal = Refusal::LogUnread { devices: names.join(" or "), since: root.time, is_alone };
         if store.read_only {
             left = Some(refusal.to_string());
-        } else if !accept_loss {
+        } else if !(accepted.log || accepted.log_alone && is_alone) {
             return Err(refusal.into());
         } else {
             let text = format!(

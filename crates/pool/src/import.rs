@@ -7,7 +7,7 @@
 use crate::assemble::Parts;
 use crate::dataset::ROOT_DATASET;
 use crate::event_log::EventLog;
-use crate::found::Found;
+use crate::found::{Accepted, Found};
 use crate::open::{Importable, Standing, holds, lacks_slots};
 use crate::pool::Pool;
 use larder_device::{AlignedBuf, Entropy};
@@ -52,6 +52,8 @@ pub struct ImportOptions {
     pub host_is_gone: bool,
     /// Go on without what a place of the intent log that cannot be read may hold.
     pub accept_loss: bool,
+    /// The same, where all devices of a group of the log are missing or cannot be read.
+    pub without_log: bool,
     /// A new name for the pool.
     pub rename: Option<String>,
 }
@@ -155,7 +157,8 @@ impl Pool {
                 let devices: Vec<_> =
                     members.of_group(group.index).map(|member| (member.index, member.slot_count)).collect();
                 let mut space =
-                    GroupSpace::new(group.index, group.rule, group.slot_size, group.ashift, &devices);
+                    GroupSpace::new(group.index, group.rule, group.slot_size, group.ashift, &devices)
+                        .of_role(group.role);
                 let leaving = members.iter().filter(|member| member.is_leaving());
                 leaving.for_each(|member| space.retire(member.index, !member.is_written()));
                 (group.index, space)
@@ -189,7 +192,8 @@ impl Pool {
             durable: root.commit,
             events: Arc::clone(&events) as Arc<dyn EventSink>,
         });
-        let found = Found::read(&store, &events, &root, options.accept_loss);
+        let accepted = Accepted { log: options.accept_loss, log_alone: options.without_log };
+        let found = Found::read(&store, &events, &root, accepted);
         let found = match (found, store.out_of_reach()) {
             (Err(PoolError::Unreadable { .. }), Some(lost)) => {
                 return Err(Refusal::MapOutOfReach(lost).into());

@@ -26,10 +26,12 @@ use larder_format::block::{self, BLOCK_OVERHEAD, BlockKind, Stamp};
 use larder_format::checksum::{Sums, fast64};
 use larder_format::log::{LogRecord, decode_op, encode_op};
 use larder_format::root::Root;
-use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentRecord, StripeHeader, stripe_header_len};
+use larder_format::segment::{
+    DESCRIPTOR_LEN, SegmentKind, SegmentRecord, SegmentState, StripeHeader, stripe_header_len,
+};
 use larder_format::{CommitId, Corrupt, DatasetId, Incarnation, OpSeq, SegmentId};
 use larder_mutants::{Mutant, mutated, point};
-use larder_store::member::Written;
+use larder_store::member::{MemberState, Written};
 use larder_store::own_info;
 use larder_store::segments::{Segment, StripeImage};
 use larder_store::stripe;
@@ -73,6 +75,16 @@ enum LogBatch {
     Uncovered,
     /// They do not fit.
     TooMuch,
+}
+
+/// Where a record is durable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    /// On all devices that count, or that a root tells of.
+    Everywhere,
+    /// A copy is lacking of which no root tells yet.
+    Untold,
+    Nowhere,
 }
 
 /// Progress of the log.
@@ -396,8 +408,8 @@ impl IntentLog {
                 return Ok(false);
             }
             let Some(segment) = self.store.readable.get(id) else { return Ok(false) };
-            // A copy of it took no record: a commit leaves it.
-            if !self.store.core.lock().is_sound(id) {
+            // A copy of it took no record, or nobody has its group any more: a commit leaves it.
+            if !self.store.core.lock().is_sound(id) || !self.store.takes_log(segment.group) {
                 return Ok(false);
             }
             let slot_size = self.store.members.get(segment.slots[0].device).slot_size;
@@ -418,18 +430,22 @@ impl IntentLog {
         let columns =
             stripe::build(&self.store.sums, &segment, offset, (stamp.birth, incarnation), &plan, &[block]);
         point("a log record is about to be written");
-        let everywhere = self.write_stripe(&segment, StripeImage { offset, columns })?;
+        let kept = self.write_stripe(&segment, StripeImage { offset, columns })?;
+        if kept == Kept::Nowhere {
+            // An import would take this place for the log's end: nothing may follow it.
+            intent.segments.clear();
+            return Ok(false);
+        }
         point("a log record is written and not noted");
         intent.offset = offset + plan.height;
         intent.sequence += 1;
         intent.previous = fast64(&self.store.sums, &payload);
-        Ok(everywhere)
+        Ok(kept == Kept::Everywhere)
     }
 
     /// Writes a stripe of the log to all its copies and flushes them, from this thread, which would only wait
-    /// otherwise: all copies are under way before it waits for the first. False when a copy is lacking of which no root
-    /// tells yet.
-    fn write_stripe(&self, segment: &Segment, stripe: StripeImage) -> Result<bool> {
+    /// otherwise: all copies are under way before it waits for the first.
+    fn write_stripe(&self, segment: &Segment, stripe: StripeImage) -> Result<Kept> {
         let mut members = Vec::with_capacity(segment.slots.len());
         for (slot, column) in segment.slots.iter().zip(&stripe.columns) {
             members
@@ -460,10 +476,10 @@ impl IntentLog {
             }
         }
         if mutated(Mutant::LogNotFlushed) {
-            return Ok(true);
+            return Ok(Kept::Everywhere);
         }
         let flushes: Vec<_> = members.iter().map(|(member, ..)| member.start_flush()).collect();
-        let (mut copies, mut everywhere) = (0, true);
+        let (mut copies, mut everywhere, mut lacking) = (0, true, Vec::new());
         for (((member, ..), flush), refused) in members.iter().zip(flushes).zip(&refused) {
             let is_flushed = flush.is_some() && member.complete_flush(flush);
             // Nobody reads what a member has that is being rebuilt.
@@ -471,21 +487,60 @@ impl IntentLog {
                 copies += 1;
             } else {
                 everywhere &= !member.passes_for_current() || mutated(Mutant::LogCopyMissed);
+                lacking.push(member);
             }
         }
         // A commit tells of it all, in other segments.
         if is_noted {
-            return Ok(false);
+            return Ok(Kept::Untold);
+        }
+        // The pool goes on without the log's own devices: a commit holds what they were to take.
+        if copies == 0 && !self.store.is_vital(segment.group) {
+            return Ok(if mutated(Mutant::LogLossIgnored) { Kept::Everywhere } else { Kept::Nowhere });
         }
         if copies == 0 {
             let columns: Vec<_> =
                 segment.slots.iter().map(|slot| self.store.members.get(slot.device)).collect();
             return Err(self.store.suspend_without(&columns, "the intent log cannot be written"));
         }
+        // The record counts as stored from here on, and on a group of the log nothing else tells of that.
+        lacking
+            .iter()
+            .filter(|member| member.state() == MemberState::Faulted)
+            .for_each(|it| it.note_missed());
         if copies < segment.slots.len() {
             self.store.check_tolerance()?;
         }
-        Ok(everywhere)
+        Ok(if everywhere { Kept::Everywhere } else { Kept::Untold })
+    }
+
+    /// A root is about to be published that names segments where no record can be kept any more. If none was since it
+    /// was sealed, it says that no log follows: else an import would ask for devices that are gone.
+    pub(crate) fn leave_if_lost(&self, root: &mut Root) {
+        let is_log = |segment: &&SegmentRecord| {
+            segment.kind == SegmentKind::Log && segment.state == SegmentState::Open
+        };
+        let is_lost = |segment: &SegmentRecord| !self.store.takes_log(segment.group);
+        if !root.log_open || !root.segments.iter().filter(is_log).any(is_lost) {
+            return;
+        }
+        let mut intent = self.end.lock();
+        if intent.sequence == root.log_sequence {
+            // They come back in no later root: a device that is there again would be written to meanwhile.
+            intent.segments.clear();
+            root.log_open = false;
+            self.set_closed(&intent, true);
+        }
+    }
+
+    /// Whether the newest root names segments where no record can be kept any more: a commit should come.
+    pub(crate) fn is_astray(&self) -> bool {
+        let segments = match self.end.try_lock() {
+            Some(intent) => intent.segments.clone(),
+            None => return false,
+        };
+        let group = |id| self.store.core.lock().entries.get(&id).map(|entry| entry.segment.group);
+        segments.iter().filter_map(|&(id, _)| group(id)).any(|group| !self.store.takes_log(group))
     }
 
     /// At a commit: the log goes on where it is, full segments are closed, and spares are added.
@@ -495,11 +550,21 @@ impl IntentLog {
         intent: &mut Intent,
         commit: CommitId,
     ) -> Result<()> {
-        let mut core = self.store.core.lock();
         let first = intent.segments.front().copied();
-        // Where the group has another shape by now, or a slot refused a record, the log begins anew: this commit
-        // holds all that is in it.
-        intent.segments.retain(|&(id, _)| core.fits(id) && core.is_sound(id));
+        // Where the group has another shape by now, or is lost, or a better one is there, or a slot refused a record,
+        // the log begins anew: this commit holds all that is in it.
+        let stays = |id: SegmentId| {
+            let of = {
+                let core = self.store.core.lock();
+                core.entries
+                    .get(&id)
+                    .filter(|_| core.fits(id) && core.is_sound(id))
+                    .map(|of| of.segment.group)
+            };
+            of.is_some_and(|group| self.store.keeps_log(group))
+        };
+        intent.segments.retain(|&(id, _)| stays(id));
+        let mut core = self.store.core.lock();
         if intent.segments.front().copied() != first {
             intent.offset = DESCRIPTOR_LEN;
         }
@@ -508,7 +573,7 @@ impl IntentLog {
             .entries
             .values()
             .filter(|entry| entry.segment.kind == SegmentKind::Log)
-            .filter(|entry| entry.state == larder_format::segment::SegmentState::Open)
+            .filter(|entry| entry.state == SegmentState::Open)
             .map(|entry| entry.segment.id)
             .collect();
         for id in open.into_iter().filter(|id| !kept.contains(id)) {
@@ -539,7 +604,8 @@ pub(crate) struct Chain {
 /// The operations that a pool's log holds above its root.
 ///
 /// `read` gives `len` bytes at `offset` of column `column` of a segment, if its device does. A copy that could be read
-/// and has no record there ends the segment: each device that counts has all that was acknowledged.
+/// and has no record there ends the segment if its device has all that was acknowledged, or if no copy has one and each
+/// was there until the root; what others have proves itself.
 ///
 /// # Errors
 /// When the log goes on from a later commit than the root's, whose root must have been lost, or when an
@@ -548,6 +614,7 @@ pub(crate) fn read_chain(
     sums: &Sums,
     root: &Root,
     slot_size: impl Fn(&SegmentRecord) -> u32,
+    copy: impl Fn(&SegmentRecord, usize) -> LogCopy,
     read: impl Fn(&SegmentRecord, usize, u32, usize) -> Option<Vec<u8>>,
 ) -> Result<Chain> {
     let mut ops = Vec::new();
@@ -558,12 +625,12 @@ pub(crate) fn read_chain(
         .segments
         .iter()
         .filter(|segment| segment.kind == SegmentKind::Log)
-        .filter(|segment| segment.state == larder_format::segment::SegmentState::Open);
+        .filter(|segment| segment.state == SegmentState::Open);
     let mut current = segments.next();
     let mut offset = root.log_offset;
     while let Some(segment) = current {
         let end = slot_size(segment);
-        let (mut found, mut is_unread) = (None, true);
+        let (mut found, mut ends, mut all_end) = (None, false, true);
         for column in 0..segment.layout.columns() {
             let expect = (root.log_incarnation, sequence, previous);
             match read_record(sums, segment, column, offset, end, expect, &read) {
@@ -571,12 +638,16 @@ pub(crate) fn read_chain(
                     found = Some(record);
                     break;
                 }
-                Err(NoRecord::Unread) => {}
-                Err(NoRecord::Other) => is_unread = false,
+                Err(NoRecord::Unread) => all_end = false,
+                Err(NoRecord::Other) => match copy(segment, column) {
+                    LogCopy::Whole => ends = true,
+                    LogCopy::Recent => {}
+                    LogCopy::Older => all_end = false,
+                },
             }
         }
         let Some((record, sum, height)) = found else {
-            if is_unread {
+            if !ends && !all_end {
                 return Ok(Chain { ops, last, unread: Some((segment.id, offset)) });
             }
             current = segments.next();
@@ -601,6 +672,17 @@ pub(crate) fn read_chain(
         ops.pop();
     }
     Ok(Chain { ops, last, unread: None })
+}
+
+/// Part of the log that a device has.
+#[derive(Clone, Copy)]
+pub(crate) enum LogCopy {
+    /// All that was acknowledged.
+    Whole,
+    /// All that it was asked to take until the commit before the root; then it failed.
+    Recent,
+    /// Less, or nobody knows.
+    Older,
 }
 
 /// Why a copy gives no record.

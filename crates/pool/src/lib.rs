@@ -81,8 +81,8 @@ pub use import::ImportOptions;
 pub use larder_sorted::tree::{Differs, Side, Told};
 pub use larder_store::{
     Account, Class, Dedup, Event, EventSink, GroupUse, NewRecord, PoolError, Refusal, Result, Space, Store,
-    Watch, Whereabouts, World, cache, codec, member, members, note_panics, parity, plain_of, segments, space,
-    stripe,
+    Watch, Whereabouts, World, cache, codec, member, members, note_panics, parity, plain_of, roles, segments,
+    space, stripe,
 };
 pub use ledger::Lost;
 pub use measure::HeldFile;

@@ -18,6 +18,7 @@ use larder_format::{
 };
 use larder_mutants::{Mutant, mutated};
 use larder_store::Refusal;
+use larder_store::roles::is_vital;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -360,9 +361,19 @@ pub fn assemble(found: Vec<Found>) -> Vec<Importable> {
 fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Importable> {
     let commit_of = |found: &Found| found.root.as_ref().map_or(CommitId::new(0), |root| root.commit);
     let root = newest(found.iter().filter_map(|found| found.root.as_ref()))?.clone();
-    let name = found.iter().max_by_key(|found| found.label.sequence)?.label.name.clone();
+    let is_log = |known: &RootDevice| {
+        let group = root.groups.iter().find(|group| group.index == known.group);
+        group.is_some_and(|group| !is_vital(group.role))
+    };
+    let is_vital_device = |found: &&Found| {
+        let known = root.devices.iter().find(|known| known.guid == found.label.device);
+        known.is_some_and(|known| !is_log(known))
+    };
+    let name = found.iter().filter(is_vital_device).max_by_key(|found| found.label.sequence);
+    let name = name.or(found.first())?.label.name.clone();
     let mut remarks = Vec::new();
     let mut refusal = None;
+    let mut apart = Vec::new();
 
     let mut by_index: BTreeMap<DeviceIndex, Found> = BTreeMap::new();
     for device in found {
@@ -397,7 +408,14 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
             device.root.as_ref().filter(|held| holds_roots && is_branch(&root.history, known, held))
         {
             let since = branch.history.first().map_or(branch.commit, |import| import.first);
-            refusal = Some(Refusal::WrittenApart { device: path, since });
+            if is_log(known) {
+                remarks.push(format!(
+                    "{path}, of the log, was written apart from the pool: it holds nothing of it"
+                ));
+                apart.push(known.index);
+            } else {
+                refusal = Some(Refusal::WrittenApart { device: path, since });
+            }
         }
         match by_index.remove(&known.index) {
             None => {
@@ -432,6 +450,7 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
                 held(device).get() + 1 >= root.commit.get() && !device.root.as_ref().is_some_and(strayed)
             };
             let standing = match (&found, known.state) {
+                (Some(_), _) if apart.contains(&known.index) => Standing::Stale(CommitId::new(0)),
                 // Nobody is to bring it back unasked.
                 (None, DeviceState::Offline) => Standing::Offline(known.good_through),
                 (None, _) => Standing::Missing,
@@ -456,7 +475,11 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
         .collect();
     let complete = suffice(&root, &devices);
     let mut only_reading = None;
-    let current = || devices.iter().filter(|device| device.standing == Standing::Current);
+    // The log's may have missed a root at no cost.
+    let current = || {
+        let all = root.devices.iter().zip(&devices).filter(|(known, _)| !is_log(known));
+        all.map(|(_, device)| device).filter(|device| device.standing == Standing::Current)
+    };
     let found = || current().filter_map(|device| device.found.as_ref());
     let next = root.commit.next();
     let votes: Vec<bool> = found().filter_map(|found| found.held(next)).collect();
@@ -495,9 +518,9 @@ pub fn lacks_slots(label: &Label, slot_size: u32, slots: u32) -> Option<String> 
         .then(|| format!("has room for {room} slots, and the pool says that it has {slots} slots"))
 }
 
-/// Whether every group can do without the devices that are not there, or not current.
+/// Whether every group but the log's can do without the devices that are not there, or not current.
 fn suffice(root: &Root, devices: &[Candidate]) -> bool {
-    root.groups.iter().all(|group| {
+    root.groups.iter().filter(|group| is_vital(group.role)).all(|group| {
         let members: Vec<_> = root
             .devices
             .iter()

@@ -55,7 +55,7 @@ impl Store {
     fn space_in(&self, core: &Core, (record_size, copies): (u32, u8), mark: Watermark) -> Space {
         let record = record_size.min(self.max_record());
         let mut space = Space::default();
-        for group in core.groups.values() {
+        for group in core.record_groups() {
             let (per_segment, reserve) = (group.per_segment(record), group.left(mark));
             space.size += group.total_segments().saturating_sub(reserve) * per_segment;
             let dead = core.entries.dead(group.index);
@@ -104,7 +104,7 @@ impl Store {
         };
         self.headroom.note(Noted {
             record_size,
-            records: core.groups.values().map(room).sum(),
+            records: core.record_groups().map(room).sum(),
             nodes: core.room_for_nodes(),
             node_footprint: core.footprint_of_nodes(1),
         });
@@ -114,7 +114,7 @@ impl Store {
     /// of that leaves no column short.
     pub fn abreast(&self, record_size: u32) -> u64 {
         let core = self.core.lock();
-        let columns = core.groups.values().map(|group| group.rule.layout.k()).max().unwrap_or(1);
+        let columns = core.record_groups().map(|group| group.rule.layout.k()).max().unwrap_or(1);
         columns as u64 * u64::from(record_size)
     }
 

@@ -143,14 +143,14 @@ impl<'a> Appender<'a> {
     fn begin(&self, size: u32) -> Result<OpenStripe> {
         let (kind, bin) = (self.kind, self.bin);
         let mut core = self.store.core.lock();
-        let mut groups = core.groups_by_room();
+        let mut groups = core.groups_for(kind, self.mark);
         if kind.is_rooted() {
             // The root names all of them: one is open at a time, not one in each group.
             let is_open = |group| core.streams.keys().any(|(of, .., at)| (*of, *at) == (kind, group));
-            groups.sort_by_key(|&group| !is_open(group));
+            groups.sort_by_key(|&(group, _)| !is_open(group));
         }
-        groups.sort_by_key(|group| self.beside.contains(group));
-        let tail = groups.into_iter().find_map(|group| core.tail_of(kind, bin, group, self.mark, size));
+        groups.sort_by_key(|(group, _)| self.beside.contains(group));
+        let tail = groups.into_iter().find_map(|(group, mark)| core.tail_of(kind, bin, group, mark, size));
         let tail = tail.ok_or(PoolError::NoSpace)?;
         Ok(OpenStripe { tail, used: 0, blocks: Vec::new(), spots: Vec::new() })
     }

@@ -120,13 +120,13 @@ impl Core {
     /// group is down to `mark`.
     pub fn storable(&self, record: u32, copies: u8, mark: Watermark) -> u64 {
         let room = |group: &GroupSpace| self.room_of(group, group.free_above(mark), 0, (record, copies));
-        self.groups.values().map(room).sum()
+        self.record_groups().map(room).sum()
     }
 
     /// The same of one place more, by the copy that it is of: each as if all free segments were to be its.
     pub fn storable_by_copy(&self, record: u32, mark: Watermark) -> [u64; MAX_PLACES] {
         let mut storable = [0; MAX_PLACES];
-        for group in self.groups.values() {
+        for group in self.record_groups() {
             let free = group.available(group.free_above(mark), 0, record);
             let open = self.open_rooms(group, record);
             storable.iter_mut().zip(open).for_each(|(sum, open)| *sum += free + open);
@@ -138,8 +138,7 @@ impl Core {
     /// survives losses of, and one.
     pub fn footprint_of_nodes(&self, bytes: u64) -> u64 {
         let worst = self
-            .groups
-            .values()
+            .vital_groups()
             .map(|group| group.rule.layout)
             .map(|layout| (layout.quorum() * layout.k()).div_ceil(layout.columns()) as u64);
         bytes * worst.max().unwrap_or(1)
@@ -147,7 +146,7 @@ impl Core {
 
     /// Bytes of nodes that commits can store, whatever of the reserve is used already.
     pub fn room_for_nodes(&self) -> u64 {
-        self.groups.values().map(|group| group.room_for_nodes(Watermark::Changes)).sum()
+        self.vital_groups().map(|group| group.room_for_nodes(Watermark::Changes)).sum()
     }
 
     /// A block's bytes are not live any more.
@@ -235,12 +234,12 @@ impl Core {
 
     /// Whether so few segments are free that each write should pay.
     pub fn is_tight(&self) -> bool {
-        self.groups.values().any(|group| group.free_segments() < group.tight())
+        self.record_groups().any(|group| group.free_segments() < group.tight())
     }
 
     /// Segments that are free as soon as enough commits are durable.
     pub fn waiting_to_be_free(&self) -> bool {
-        self.groups.keys().any(|&group| self.entries.dead(group).waiting_slots > 0)
+        self.record_groups().any(|group| self.entries.dead(group.index).waiting_slots > 0)
     }
 
     /// Whether a block may be an alias of another.

@@ -52,6 +52,12 @@ impl Groups {
         self.next = self.next.max(group.index.get().saturating_add(1));
         self.groups.insert(group.index, group);
     }
+
+    /// A group goes, with nothing on it any more.
+    pub fn remove(&mut self, index: GroupIndex) {
+        self.headroom.forget();
+        self.groups.remove(&index);
+    }
 }
 
 impl Deref for Groups {

@@ -34,6 +34,7 @@ mod read;
 pub mod read_cache;
 mod readahead;
 mod refusal;
+pub mod roles;
 mod run_io;
 pub mod segments;
 mod slow;

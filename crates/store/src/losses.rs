@@ -34,12 +34,24 @@ impl Store {
         })
     }
 
+    /// Number of further devices of the log, whichever they are, that can be lost before it is; none where it has no
+    /// devices of its own.
+    pub fn log_survives(&self) -> Option<usize> {
+        let core = self.core.lock();
+        let logs = core.groups.values().filter(|group| !group.is_vital());
+        let left = logs.map(|group| {
+            let members: Vec<_> = self.members.of_group(group.index).collect();
+            group.rule.layout.losses_survived(|column| !members[column].is_online()).unwrap_or(0)
+        });
+        left.min()
+    }
+
     /// Number of further devices, whichever they are, that can be lost without loss of data.
     pub fn losses_survived(&self) -> usize {
         let is_lost =
             |device: DeviceIndex| self.members.find(device).is_none_or(|member| !member.is_online());
         let core = self.core.lock();
-        let by_rule = core.groups.values().map(|group| {
+        let by_rule = core.vital_groups().map(|group| {
             let members: Vec<_> = self.members.of_group(group.index).collect();
             group.rule.layout.losses_survived(|column| !members[column].is_online())
         });

@@ -457,6 +457,12 @@ impl Member {
         self.submit(RequestKind::Read, request)
     }
 
+    /// Reads what a member has, also if it missed something; `None` when it is not there.
+    pub fn read_anyway(&self, offset: DeviceOffset, len: usize) -> Option<Outcome> {
+        let request = Request::Read { offset, len: ByteLen::new(len as u64) };
+        self.submit(RequestKind::Read, request).map(|pending| self.wait(pending))
+    }
+
     /// Reads what was written to a member that does not count yet; `None` when it is not there.
     pub fn read_back(&self, offset: DeviceOffset, len: usize) -> Option<Outcome> {
         let request = Request::Read { offset, len: ByteLen::new(len as u64) };

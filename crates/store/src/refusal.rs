@@ -2,7 +2,7 @@
 //!
 //! The texts state the facts. Advice is added by the user interface, by variant.
 
-use larder_format::{CommitId, DeviceGuid, PoolGuid};
+use larder_format::{CommitId, DeviceGuid, PoolGuid, Timestamp};
 use thiserror::Error;
 
 /// See the module's text.
@@ -90,10 +90,17 @@ pub enum Refusal {
     },
     /// No copy of a place where the log may go on can be read: whether a record is there is not known.
     #[error(
-        "{0} cannot be read where the intent log may go on: what was synced after the last commit may be there, and \
-         would be lost"
+        "{devices} cannot be read where the intent log may go on: what was synced after the last commit may be there, \
+         and would be lost"
     )]
-    LogUnread(String),
+    LogUnread {
+        /// Names of the devices that have it.
+        devices: String,
+        /// When the last commit was made.
+        since: Timestamp,
+        /// They are the log's own: nothing else is on them.
+        is_alone: bool,
+    },
     /// The pool was exported: others may have it by now.
     #[error("the pool was exported")]
     Exported,

@@ -5,6 +5,7 @@ use crate::segments::{ColumnSlot, Segment};
 use crate::stripe;
 use crate::watermark::Watermark;
 use larder_format::label::GroupRule;
+use larder_format::root::GroupRole;
 use larder_format::segment::{DESCRIPTOR_LEN, Layout, Slot, stripe_header_len};
 use larder_format::{DeviceIndex, GroupIndex, SegmentId, SlotIndex};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,10 @@ pub struct GroupSpace {
     pub index: GroupIndex,
     /// Its rule.
     pub rule: GroupRule,
+    /// Its role.
+    pub role: GroupRole,
+    /// It is on its way out of the pool, with all of its devices: nothing new is put on it.
+    pub leaving: bool,
     /// Bytes of a slot.
     pub slot_size: u32,
     /// log2 of the alignment of stripes.
@@ -40,7 +45,7 @@ pub struct GroupSpace {
 }
 
 impl GroupSpace {
-    /// A group all of whose slots are free; `devices` gives the number of slots of each.
+    /// A group of data all of whose slots are free; `devices` gives the number of slots of each.
     pub fn new(
         index: GroupIndex,
         rule: GroupRule,
@@ -51,6 +56,8 @@ impl GroupSpace {
         Self {
             index,
             rule,
+            role: GroupRole::Data,
+            leaving: false,
             slot_size,
             ashift,
             free: devices.iter().map(|&(device, count)| (device, FreeSlots::all(count))).collect(),
@@ -60,6 +67,11 @@ impl GroupSpace {
             held: BTreeSet::new(),
             untrimmed: BTreeMap::new(),
         }
+    }
+
+    /// The same, of another role.
+    pub fn of_role(self, role: GroupRole) -> Self {
+        Self { role, ..self }
     }
 
     /// Another device joins.
@@ -83,6 +95,9 @@ impl GroupSpace {
 
     /// Whether a segment of `layout` with these slots is as the rule says, and stays.
     pub fn fits(&self, segment: &Segment) -> bool {
+        if self.leaving {
+            return false;
+        }
         let (rule, layout) = (self.rule.layout, segment.layout);
         let state_of = |slot: &ColumnSlot| self.retired.get(&slot.device).copied();
         let retired = || segment.slots.iter().filter_map(state_of);

@@ -17,7 +17,7 @@ use crate::suspension::Suspension;
 use larder_device::{Clock, Entropy, Workers};
 use larder_format::checksum::Sums;
 use larder_format::label::GroupRule;
-use larder_format::root::RootImport;
+use larder_format::root::{GroupRole, RootImport};
 use larder_format::{BlockId, CommitId, DeviceIndex, GroupIndex, HostId, PoolGuid, SegmentId};
 use larder_sorted::map::BlockMap;
 use larder_sync::Mutex;
@@ -56,6 +56,8 @@ pub struct GroupUse {
     pub index: GroupIndex,
     /// Its rule.
     pub rule: GroupRule,
+    /// Its role.
+    pub role: GroupRole,
     /// Bytes of a slot.
     pub slot_size: u32,
     /// log2 of the alignment of stripes.
@@ -270,6 +272,7 @@ impl Store {
         let groups = core.groups.values().map(|group| GroupUse {
             index: group.index,
             rule: group.rule,
+            role: group.role,
             slot_size: group.slot_size,
             ashift: group.ashift,
             devices: group.devices().collect(),
@@ -283,10 +286,10 @@ impl Store {
         core.groups.values().map(|group| group.ashift).max().unwrap_or(DEFAULT_ASHIFT)
     }
 
-    /// Slots in use and in all, bytes over all devices; a group of copies counts once.
+    /// Slots in use and in all, bytes over all devices but the log's; a group of copies counts once.
     pub fn raw_space(&self) -> (u64, u64) {
         let core = self.core.lock();
-        core.groups.values().fold((0, 0), |(used, total), group| {
+        core.vital_groups().fold((0, 0), |(used, total), group| {
             let (taken, all) = group.slots();
             let unit = u64::from(group.slot_size);
             let copies = group.rule.layout.r() as u64;

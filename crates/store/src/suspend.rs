@@ -73,7 +73,9 @@ impl Store {
     /// damaged, and nothing may be given up for it. If that lasts, the pool is suspended until the device is there
     /// again; its `resume` goes on with all that was accepted.
     pub fn silence(&self) -> Option<PoolError> {
-        let silent = self.members.iter().find(|member| member.is_online() && !member.answers());
+        let vital: Vec<_> = self.core.lock().vital_groups().map(|group| group.index).collect();
+        let is_silent = |member: &Arc<Member>| member.is_online() && !member.answers();
+        let silent = self.members.iter().find(|member| vital.contains(&member.group) && is_silent(member));
         let mut since = self.silent_since.lock();
         let Some(member) = silent else {
             *since = None;
@@ -91,19 +93,19 @@ impl Store {
         Some(self.suspend_without(&[member], &why))
     }
 
-    /// Suspends the pool when a group has lost more devices than its layout survives.
+    /// Suspends the pool when a group has lost more devices than its layout survives. It goes on without the log's.
     pub fn check_tolerance(&self) -> Result<()> {
-        let groups: Vec<_> = self.core.lock().groups.values().map(|group| group.index).collect();
+        let groups: Vec<_> = self.core.lock().vital_groups().map(|group| group.index).collect();
         groups.into_iter().try_for_each(|group| self.check_tolerance_of(group))
     }
 
     /// As [`Store::check_tolerance`], of one group.
     pub fn check_tolerance_of(&self, group: GroupIndex) -> Result<()> {
-        let rule = self.core.lock().groups[&group].rule;
-        let members: Vec<_> = self.members.of_group(group).collect();
-        if rule.layout.survives(|column| !members[column].is_online()) {
+        if self.can_go_on(group) || !self.is_vital(group) {
             return Ok(());
         }
+        let rule = self.core.lock().groups[&group].rule;
+        let members: Vec<_> = self.members.of_group(group).collect();
         let lost: Vec<_> =
             members.iter().filter(|member| !member.is_online()).map(|member| member.name()).collect();
         let why = format!("{} group {group} cannot do without {}", rule.name(), lost.join(", "));
@@ -139,10 +141,9 @@ impl Store {
             && self.has_enough_unharmed()
     }
 
-    /// Whether each group survives without those that are neither in use nor unharmed.
+    /// Whether each vital group survives without those that are neither in use nor unharmed.
     pub fn has_enough_unharmed(&self) -> bool {
-        let groups: Vec<_> =
-            self.core.lock().groups.values().map(|group| (group.index, group.rule)).collect();
+        let groups: Vec<_> = self.core.lock().vital_groups().map(|group| (group.index, group.rule)).collect();
         groups.into_iter().all(|(index, rule)| {
             let columns: Vec<_> = self.members.of_group(index).collect();
             rule.layout.survives(|column| !columns[column].is_online() && !columns[column].is_unharmed())

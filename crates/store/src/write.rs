@@ -264,16 +264,6 @@ impl Core {
         open.min_by_key(|entry| (entry.height, entry.segment.id)).map(|entry| entry.segment.id)
     }
 
-    /// Groups in the order in which a stream should use them: most free first.
-    pub(crate) fn groups_by_room(&self) -> Vec<GroupIndex> {
-        let mut groups: Vec<_> = self.groups.values().collect();
-        groups.sort_by_key(|space| {
-            let total = space.total_segments().max(1);
-            (std::cmp::Reverse(space.free_segments() * 1024 / total), space.index)
-        });
-        groups.iter().map(|space| space.index).collect()
-    }
-
     /// The groups that have a block already at one of these places.
     pub(crate) fn groups_of(&self, beside: &[Place]) -> Vec<GroupIndex> {
         let group = |place: &Place| self.entries.get(&place.segment).map(|entry| entry.segment.group);
@@ -310,9 +300,9 @@ impl Core {
             bin.copy = 0;
         }
         let Some(&first) = footprints.first() else { return Err(PoolError::NoSpace) };
-        let (mut groups, used) = (self.groups_by_room(), self.groups_of(slice(&beside[0])));
-        groups.sort_by_key(|group| used.contains(group));
-        for group in groups {
+        let (mut groups, used) = (self.groups_for(kind, mark), self.groups_of(slice(&beside[0])));
+        groups.sort_by_key(|(group, _)| used.contains(group));
+        for (group, mark) in groups {
             let Some(tail) = self.tail_of(kind, bin, group, mark, first) else { continue };
             let Tail { segment, offset, room, step, fresh, .. } = tail;
             let (id, layout) = (segment.id, segment.layout);
@@ -734,7 +724,8 @@ impl Store {
         let columns: Vec<_> = columns.collect();
         let lost = |column: usize| submitted.is_lost(column, &columns[column]);
         let some_lost = (0..columns.len()).any(lost);
-        let refused = if !submitted.segment.layout.survives(lost) {
+        let is_log_alone = || !self.is_vital(submitted.segment.group);
+        let refused = if !submitted.segment.layout.survives(lost) && !is_log_alone() {
             Err(self.suspend_without(&columns, "more devices refuse writes than the layout survives"))
         } else if some_lost {
             // Where the group as a whole cannot go on, nobody is to lack a stripe for it.
@@ -826,11 +817,11 @@ impl Store {
     /// Opens a segment for the log and writes its descriptors; `None` when there are no slots.
     pub fn open_log_segment(&self) -> Result<Option<SegmentId>> {
         let record = {
+            let mut groups = self.core.lock().groups_for(SegmentKind::Log, Watermark::Promised);
+            groups.retain(|&(group, _)| self.takes_log(group));
+            let bin = Bin { class: 0, copy: 0 };
             let mut core = self.core.lock();
-            let groups = core.groups_by_room();
-            groups
-                .into_iter()
-                .find_map(|group| core.open_segment(SegmentKind::Log, Bin { class: 0, copy: 0 }, group))
+            groups.into_iter().find_map(|(group, _)| core.open_segment(SegmentKind::Log, bin, group))
         };
         let Some(record) = record else { return Ok(None) };
         let segment = Arc::clone(&self.core.lock().entries[&record.id].segment);

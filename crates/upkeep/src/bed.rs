@@ -16,6 +16,6 @@ pub(crate) fn pool(devices: Vec<Arc<dyn Device>>, word: &str) -> Arc<Pool> {
         host: HostId::new(1),
         host_name: "sim".into(),
     };
-    let groups = vec![GroupSpec { rule: rule_for(word, devices.len()).unwrap(), devices }];
+    let groups = vec![GroupSpec::data(rule_for(word, devices.len()).unwrap(), devices)];
     Pool::create(world, PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap()
 }

@@ -17,7 +17,7 @@
 
 use larder_device::{AlignedBuf, Device, DeviceError, Request};
 use larder_format::label::{GroupRule, LABEL_AREA, LABEL_LEN, Label, LayoutKind, MIN_ASHIFT, MIN_DEVICE};
-use larder_format::root::{DeviceState, NO_GROUP};
+use larder_format::root::{DeviceState, NO_GROUP, Root};
 use larder_format::segment::{Layout, MIN_SLOT, SegmentState};
 use larder_format::{ByteLen, CommitId, DeviceGuid, DeviceIndex, GroupIndex, Incarnation, SegmentId};
 use larder_mutants::{Mutant, mutated};
@@ -65,7 +65,8 @@ impl Devices {
 
     /// Whether the group of `device` could do without it too, what does not fit its shape yet included.
     fn can_do_without(&self, device: &Member) -> bool {
-        if device.stands_for.is_some() {
+        // The log goes on elsewhere.
+        if device.stands_for.is_some() || !self.store.is_vital(device.group) {
             return true;
         }
         let lost = |index: DeviceIndex| {
@@ -128,8 +129,10 @@ impl Devices {
                 if found.label.device != member.guid || !found.label.is_of(&self.store.sums) {
                     return Err(Refusal::OtherDevice { found: found.device.name(), wanted: name }.into());
                 }
-                if let Some(root) = &found.root
-                    && is_branch(&self.store.history.lock(), &known, root)
+                let branches = |root: &Root| is_branch(&self.store.history.lock(), &known, root);
+                let is_apart = found.root.as_ref().is_some_and(branches);
+                if let Some(root) =
+                    found.root.as_ref().filter(|_| is_apart && self.store.is_vital(member.group))
                 {
                     let (device, since) = (found.device.name(), root.commit);
                     return Err(Refusal::Branched { device, since }.into());
@@ -143,7 +146,8 @@ impl Devices {
                     return Err(Refusal::LacksSlots { device: found.device.name(), text }.into());
                 }
                 // Its state may be older than the one that the pool gave it.
-                let held = found.root.as_ref().map(|root| holds(&self.store.history.lock(), root));
+                let root = found.root.as_ref().filter(|_| !is_apart);
+                let held = root.map(|root| holds(&self.store.history.lock(), root));
                 let held = held.unwrap_or((CommitId::new(0), Incarnation::new(0)));
                 if held.0 < known.good_through && !mutated(Mutant::OldImageTrusted) {
                     (known.good_through, known.incarnation) = held;
@@ -540,7 +544,10 @@ impl Devices {
     pub fn take_spares(&self) -> Result<()> {
         let _mine = self.pool.change_turn();
         let since = self.store.world.clock.monotonic().saturating_sub(self.pool.began());
-        let has_place = |member: &Arc<Member>| member.stands_for.is_none() && !member.is_leaving();
+        // The pool goes on without the log's: no data waits for one.
+        let has_place = |member: &Arc<Member>| {
+            member.stands_for.is_none() && !member.is_leaving() && self.store.is_vital(member.group)
+        };
         let mut outcome = Ok(());
         for member in self.store.members.iter().filter(has_place) {
             let gone = match member.state() {

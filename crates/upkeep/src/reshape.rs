@@ -20,7 +20,9 @@ use larder_format::run::RunId;
 use larder_format::segment::{Layout, SegmentKind};
 use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, SegmentId};
 use larder_pool::Pool;
-use larder_pool::create::{GroupSpec, MAX_DEVICES, data_start, slot_count, write_label_areas};
+use larder_pool::create::{
+    GroupSpec, MAX_DEVICES, data_start, slot_count, slot_size_beside, write_label_areas,
+};
 use larder_store::Refusal;
 use larder_store::Store;
 use larder_store::member::{Member, MemberState};
@@ -31,6 +33,10 @@ use larder_sync::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Commits after which nobody has a use for a segment of the log: it is left with the first of them, closed and freed
+/// by the next, and its slots are free two commits later.
+const COMMITS_TO_EMPTY: usize = 8;
 
 /// Tries in a row, of which nothing comes, before it rests; and the rest before each further one.
 const TRIES: u32 = 32;
@@ -202,6 +208,60 @@ impl Reshape {
         self.leave(&member)
     }
 
+    /// Takes a group of the log out of the pool, with all of its devices: the log goes on elsewhere.
+    ///
+    /// # Errors
+    /// [`Refusal::HoldsData`] when it holds more than the log; when a commit fails, or somebody reads the log's old
+    /// segments for too long.
+    pub fn remove_log(&self, group: GroupIndex) -> Result<()> {
+        let _mine = self.pool.change_turn();
+        let of_group = || self.store.members.iter().filter(|member| member.group == group);
+        if self.store.is_vital(group) {
+            let name = of_group().next().map_or_else(|| format!("group {group}"), |member| member.name());
+            return Err(Refusal::HoldsData(name).into());
+        }
+        self.set_leaving(group, true);
+        let emptied = self.empty_log(group);
+        if emptied.is_err() {
+            self.set_leaving(group, false);
+        }
+        emptied?;
+        let leaving: Vec<_> = of_group().collect();
+        for member in &leaving {
+            let event = Event::new(Class::DeviceRemove).device(member.guid, member.name());
+            self.store.event(event.text("with the log's group"));
+        }
+        let gone: Vec<_> = leaving.iter().map(|member| member.index).collect();
+        self.pool.change_members(move |pool, _| {
+            gone.into_iter().for_each(|index| drop(pool.store().members.take(index)));
+            pool.store().core.lock().groups.remove(group);
+        })?;
+        self.resilver.forget();
+        leaving.iter().for_each(|member| wipe(member));
+        Ok(())
+    }
+
+    fn set_leaving(&self, group: GroupIndex, leaving: bool) {
+        if let Some(space) = self.store.core.lock().groups.change(group) {
+            space.leaving = leaving;
+        }
+    }
+
+    /// Commits until no segment is on the group.
+    fn empty_log(&self, group: GroupIndex) -> Result<()> {
+        let is_there = || {
+            let core = self.store.core.lock();
+            core.entries.values().any(|entry| entry.segment.group == group)
+        };
+        for _ in 0..COMMITS_TO_EMPTY {
+            if !is_there() {
+                return Ok(());
+            }
+            self.pool.commit()?;
+        }
+        Err(PoolError::Busy(format!("the log's old segments on group {group} are still read: try again")))
+    }
+
     /// A member that holds nothing which only it has leaves.
     pub(crate) fn leave(&self, member: &Member) -> Result<()> {
         let index = member.index;
@@ -264,9 +324,8 @@ impl Reshape {
         if number >= NO_GROUP {
             return Err(Refusal::NoGroupNumbers.into());
         }
-        // Blocks must find room in the slots of every group.
-        let smallest = self.store.members.iter().map(|member| member.slot_size).min().unwrap_or(0);
-        let slot_size = spec.slot_size().max(smallest);
+        let smallest = self.store.members.smallest_slot().unwrap_or(0);
+        let slot_size = slot_size_beside(&spec, smallest, ashift)?;
         let first = self.store.members.next_index(spec.devices.len(), MAX_DEVICES)?.get();
         let mut joining = Vec::new();
         for (device, index) in spec.devices.into_iter().zip(first..) {
@@ -308,7 +367,7 @@ impl Reshape {
                 member.completed(commit, pool.incarnation());
                 pool.store().members.put(Arc::new(member));
             }
-            let group = GroupSpace::new(number, spec.rule, slot_size, ashift, &slots);
+            let group = GroupSpace::new(number, spec.rule, slot_size, ashift, &slots).of_role(spec.role);
             pool.store().core.lock().groups.insert(group);
         })
     }

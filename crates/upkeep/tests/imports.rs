@@ -148,7 +148,7 @@ fn a_device_of_another_pool_is_left_alone() {
     let (sim, model) = written("mirror", 2);
     let other = SimWorld::new(&[SIZE]);
     let rule = larder_pool::create::rule_for("single", 1).unwrap();
-    let groups = vec![larder_pool::GroupSpec { rule, devices: other.devices() }];
+    let groups = vec![larder_pool::GroupSpec::data(rule, other.devices())];
     let spec = larder_pool::PoolSpec { name: "other".into(), groups, ashift: 12 };
     drop(Kept::create(world(77), spec).unwrap());
     let mut images = sim.images();
@@ -213,7 +213,7 @@ fn a_host_that_slept_while_its_pool_was_taken_over_writes_nothing_more() {
             let sim = SimWorld::new(&vec![SIZE; count]);
             let clock = Arc::new(SimClock::new());
             let world = World { clock: Arc::clone(&clock) as _, ..on_host(1, 1) };
-            let groups = vec![GroupSpec { rule: rule_for(word, count).unwrap(), devices: sim.devices() }];
+            let groups = vec![GroupSpec::data(rule_for(word, count).unwrap(), sim.devices())];
             let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
             let sleeper = Kept::create(world, spec).unwrap();
             let mut model = Model::new();
@@ -533,7 +533,7 @@ fn a_spare_whose_label_was_rewritten_for_a_place_that_it_did_not_get_comes_back_
     let sim = SimWorld::new(&[SIZE; 3]);
     let devices = sim.devices();
     let rule = rule_for("mirror", 2).unwrap();
-    let groups = vec![GroupSpec { rule, devices: devices[..2].to_vec() }];
+    let groups = vec![GroupSpec::data(rule, devices[..2].to_vec())];
     let pool = Kept::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
     let spare = pool.upkeep.devices.add_spare(Arc::clone(&devices[2])).unwrap();
     drop(pool);
@@ -563,7 +563,7 @@ fn a_device_whose_last_slots_would_reach_into_its_second_label_area_is_too_small
     for (size, fits) in [(short, false), (enough, true)] {
         let sim = SimWorld::new(&[old, size]);
         let devices = sim.devices();
-        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: devices[..1].to_vec() }];
+        let groups = vec![GroupSpec::data(rule_for("single", 1).unwrap(), devices[..1].to_vec())];
         let pool = Kept::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 16 }).unwrap();
         let first = pool.store().members().iter().next().unwrap().index;
         let replaced = pool.upkeep.devices.replace(first, Arc::clone(&devices[1]));
@@ -586,7 +586,7 @@ fn a_pool_that_has_no_numbers_left_for_groups_and_devices_says_so() {
         change(&mut plan.root);
         Kept::import(world(9), plan, &ImportOptions::default()).unwrap()
     };
-    let spec = || GroupSpec { rule: rule_for("single", 1).unwrap(), devices: spare.devices() };
+    let spec = || GroupSpec::data(rule_for("single", 1).unwrap(), spare.devices());
     let pool = full(|root| root.next_group = u16::MAX);
     let error = pool.upkeep.reshape.add_group(spec()).unwrap_err().to_string();
     assert!(error.contains("numbers for"), "{error}");
@@ -602,7 +602,7 @@ fn a_pool_that_has_no_numbers_left_for_groups_and_devices_says_so() {
 fn numbers_of_devices_and_groups_are_not_given_twice() {
     let sim = SimWorld::new(&[ByteLen::new(64 << 20); 4]);
     let devices = sim.devices();
-    let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: devices[..1].to_vec() }];
+    let groups = vec![GroupSpec::data(rule_for("single", 1).unwrap(), devices[..1].to_vec())];
     let pool = Kept::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
     let spare = pool.upkeep.devices.add_spare(Arc::clone(&devices[1])).unwrap();
     pool.upkeep.reshape.remove(spare).unwrap();

@@ -589,7 +589,7 @@ fn nothing_that_is_written_touches_a_sector_with_a_committed_stripe_or_another_r
     for ashift in 12..=16u8 {
         for (word, count) in [("single", 1), ("raidz1", 3)] {
             let sim = SimWorld::new(&vec![SIZE; count]);
-            let groups = vec![GroupSpec { rule: rule_for(word, count).unwrap(), devices: sim.devices() }];
+            let groups = vec![GroupSpec::data(rule_for(word, count).unwrap(), sim.devices())];
             let spec = PoolSpec { name: "tank".into(), groups, ashift };
             let pool = Kept::create(world(1), spec).unwrap();
             let (sums, from) = (pool.store().sums().clone(), sim.trace().len());

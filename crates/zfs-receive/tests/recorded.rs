@@ -48,7 +48,7 @@ impl Bed {
     fn new(len: u64) -> Self {
         let sim = SimWorld::new(&[ByteLen::new(len)]);
         let clock = Arc::new(SimClock::new());
-        let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: sim.devices() }];
+        let groups = vec![GroupSpec::data(rule_for("single", 1).unwrap(), sim.devices())];
         let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
         let pool = Pool::create(world(&clock, 1), spec).unwrap();
         // The tests read files, and compare times.

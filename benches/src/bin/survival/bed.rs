@@ -98,7 +98,7 @@ impl Bed {
             }
         });
         let rule = rule_for(shape.word, shape.devices).expect("as many devices as it needs");
-        let groups = vec![GroupSpec { rule, devices: devices.collect() }];
+        let groups = vec![GroupSpec::data(rule, devices.collect())];
         let world = larder_benches::world(Arc::new(SystemWorkers::new().expect("threads can be made")));
         let pool =
             Pool::create(world, PoolSpec { name: "bench".into(), groups, ashift: 12 }).expect("a pool");

@@ -566,6 +566,10 @@ impl Run<'_> {
                 Err(failure) if failure.refusal().is_some_and(|why| why.contains("cannot resume send")) => {
                     failure.into_error().message
                 }
+                // A connection that broke was still open there when the target was asked: more has come since.
+                Err(failure) if failure.refusal().is_some_and(|why| why.contains("does not go on where")) => {
+                    return Err(Failure::Lost(failure.into_error()));
+                }
                 Err(failure) => return Err(failure),
             }
         } else {

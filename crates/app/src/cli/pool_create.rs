@@ -12,10 +12,12 @@ use crate::render;
 Words and the least number of devices (64M or more each) they take:
   mirror 2   raidz1 2   raidz2 3   raidz3 4   raid10 4 (even)   raid14 5 (odd)
 Devices behind the word spare wait until another one is lost, and take its place. Those behind the word cache get
-copies of what is read often: SSDs before disks, of which nothing is lost with them.
+copies of what is read often: SSDs before disks, of which nothing is lost with them. Groups behind the word log have
+what is synced until it is committed, those behind special have metadata, those behind fast both.
 
 Examples:
   larder pool create tank mirror /dev/sda /dev/sdb
+  larder pool create tank mirror /dev/sda /dev/sdb fast mirror /dev/nvme0n1 /dev/nvme1n1
   larder pool create -n -o memory=1G -O compression=zstd -m /srv/tank tank raidz2 disk0 disk1 disk2 disk3")]
 pub struct Args {
     /// Only show what would be made

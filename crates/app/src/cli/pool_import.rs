@@ -31,6 +31,9 @@ pub struct Args {
     /// where the intent log cannot be read on, without what may follow
     #[arg(long)]
     accept_loss: bool,
+    /// Go on without the log's own devices, where these are missing: what was synced after the last commit may be lost
+    #[arg(short = 'm')]
+    without_log: bool,
     /// Take it from another host, which has not exported it: only if that host is dead, or cut off from the devices
     #[arg(long)]
     take_over: bool,
@@ -70,6 +73,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         no_mount: args.no_mount,
         readonly,
         accept_loss: args.accept_loss,
+        without_log: args.without_log,
         // The meaning of zpool's -f.
         take_over: args.take_over || args.force.force,
         altroot,

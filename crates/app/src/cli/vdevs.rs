@@ -1,11 +1,11 @@
 //! The vdev grammar of zpool(8): words and devices, as `create` and `add` take them.
 
 use super::args;
-use crate::api::pool::{Group, Word};
+use crate::api::pool::{Group, Role, Word};
 use crate::api::{ApiError, ErrorKind, Result};
 
 /// Words for parts that pools do not have yet.
-const LATER: &[&str] = &["log", "special", "dedup", "draid", "draid1", "draid2", "draid3"];
+const LATER: &[&str] = &["dedup", "draid", "draid1", "draid2", "draid3"];
 
 /// Groups, spares and caches that words and devices make.
 #[derive(Debug, Default)]
@@ -27,13 +27,13 @@ enum Use {
 }
 
 /// Reads words and devices: a word starts a group, devices before the first word are groups of one, those behind
-/// `spare` are spares, those behind `cache` have copies.
+/// `spare` are spares, those behind `cache` have copies. Groups behind `log`, `special` or `fast` are for that.
 ///
 /// # Errors
 /// Usage, when devices do not make such a group; or that the word is of a later version.
 pub fn read(vdevs: &[String]) -> Result<Vdevs> {
     let mut read = Vdevs::default();
-    let mut of = Use::Group;
+    let (mut of, mut role, mut starts) = (Use::Group, Role::Data, true);
     for text in vdevs {
         if LATER.contains(&text.as_str()) {
             let message = format!("'{text}' devices are not available in this version of larder");
@@ -43,17 +43,27 @@ pub fn read(vdevs: &[String]) -> Result<Vdevs> {
             of = if text == "spare" { Use::Spare } else { Use::Cache };
             continue;
         }
+        if let Some(next) = Role::parse(text) {
+            (of, role, starts) = (Use::Group, next, true);
+            continue;
+        }
         if let Some(word) = Word::parse(text) {
-            read.groups.push(Group { word, devices: Vec::new() });
-            of = Use::Group;
+            read.groups.push(Group { role, word, devices: Vec::new() });
+            (of, starts) = (Use::Group, false);
             continue;
         }
         let device = args::device(text)?;
         match read.groups.last_mut() {
             _ if of == Use::Spare => read.spares.push(device),
             _ if of == Use::Cache => read.caches.push(device),
-            Some(group) if group.word != Word::Single => group.devices.push(device),
-            _ => read.groups.push(Group { word: Word::Single, devices: vec![device] }),
+            Some(group) if group.word != Word::Single && !starts => group.devices.push(device),
+            _ => read.groups.push(Group { role, word: Word::Single, devices: vec![device] }),
+        }
+    }
+    for (word, role) in [("log", Role::Log), ("special", Role::Special), ("fast", Role::Fast)] {
+        let is_there = read.groups.iter().any(|group| group.role == role);
+        if !is_there && vdevs.iter().any(|text| text == word) {
+            return Err(ApiError::usage(format!("'{word}' needs at least 1 device; 0 were given")));
         }
     }
     for (word, devices) in [("spare", &read.spares), ("cache", &read.caches)] {
@@ -68,6 +78,27 @@ pub fn read(vdevs: &[String]) -> Result<Vdevs> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_for_a_role_hold_for_all_groups_behind_them() {
+        let of = |line: &str| -> Vec<(Role, Word, usize)> {
+            let vdevs: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            let groups = read(&vdevs).unwrap().groups;
+            groups.into_iter().map(|group| (group.role, group.word, group.devices.len())).collect()
+        };
+        use Role::{Data, Fast, Log, Special};
+        use Word::{Mirror, Single};
+        assert_eq!(of("mirror /a /b log /c"), [(Data, Mirror, 2), (Log, Single, 1)]);
+        assert_eq!(of("log mirror /c /d"), [(Log, Mirror, 2)]);
+        assert_eq!(of("log /c /d"), [(Log, Single, 1), (Log, Single, 1)]);
+        assert_eq!(
+            of("/a special mirror /c /d log /e cache /f"),
+            [(Data, Single, 1), (Special, Mirror, 2), (Log, Single, 1)]
+        );
+        assert_eq!(of("fast mirror /c /d spare /e"), [(Fast, Mirror, 2)]);
+        assert!(split("/a log").unwrap_err().message.contains("0 were given"));
+        assert!(split("/a special mirror").is_err());
+    }
 
     /// Groups with their number of devices; numbers of spares and of caches.
     type Split = (Vec<(Word, usize)>, (usize, usize));
@@ -106,6 +137,6 @@ mod tests {
         assert!(split("mirror raidz1 /a /b").unwrap_err().message.contains("0 were given"));
         assert!(split("mirror /a /b spare").unwrap_err().message.contains("0 were given"));
         assert!(split("cache mirror /a /b").unwrap_err().message.contains("0 were given"));
-        assert!(split("/a log /b").unwrap_err().message.contains("not available in this version"));
+        assert!(split("/a dedup /b").unwrap_err().message.contains("not available in this version"));
     }
 }

@@ -6,12 +6,13 @@ use super::datasets::keeps_trash;
 use super::import::Force;
 use super::labels::{belongs, is_destroyed, open_to_wipe, wipe};
 use super::{Host, Live, mounts, roster};
-use crate::api::pool::{Create, Created, Destroy, Group, PoolDestroyed};
+use crate::api::pool::{Create, Created, Destroy, Group, PoolDestroyed, Role};
 use crate::api::{ApiError, ErrorKind, Properties, Result};
 use larder_device::{Device, OpenMode};
 use larder_pool::foreign;
 use larder_pool::open::{Scan, scan};
 use larder_pool::property::format_size;
+use larder_pool::roles::is_vital;
 use larder_pool::{GroupSpec, Pool, PoolSpec, ROOT_DATASET};
 use larder_upkeep::Upkeep;
 use std::collections::HashMap;
@@ -53,7 +54,8 @@ impl Host {
             request.fs_properties.get("recordsize").and_then(|text| text.parse().ok()).unwrap_or(128 << 10);
         let usable = spec.available(record_size);
         check_limits(&request.fs_properties, usable)?;
-        let sizes = spec.groups.iter().flat_map(|group| &group.devices).map(|device| device.size().get());
+        let of_size = spec.groups.iter().filter(|group| is_vital(group.role));
+        let sizes = of_size.flat_map(|group| &group.devices).map(|device| device.size().get());
         let mut created = Created {
             name: request.name.clone(),
             size: sizes.sum(),
@@ -232,7 +234,7 @@ pub(super) fn plan(request: &Create, mode: OpenMode) -> Result<(PoolSpec, Others
     for group in &request.groups {
         let rule = group.word.rule(group.devices.len()).expect("requests are checked before they come here");
         let devices = group.devices.iter().map(|path| free_device(path, mode)).collect::<Result<_>>()?;
-        groups.push(GroupSpec { rule, devices });
+        groups.push(GroupSpec { rule, role: group.role.stored(), devices });
     }
     let open = |paths: &[String]| paths.iter().map(|path| free_device(path, mode)).collect::<Result<_>>();
     let others = Others { spares: open(&request.spares)?, caches: open(&request.caches)? };
@@ -286,17 +288,21 @@ fn unlabelled(devices: &[Arc<dyn Device>], name: &str, mut error: ApiError) -> A
     error
 }
 
-/// Device losses that every group survives.
+/// Device losses that every group of data survives.
 ///
 /// # Errors
-/// Usage, when groups survive different numbers: data would be only as safe as in the weakest.
+/// Usage, when groups survive different numbers: data would be only as safe as in the weakest. Metadata may be safer.
 fn redundancy(groups: &[Group]) -> Result<u32> {
     let survives =
         |group: &Group| group.word.rule(group.devices.len()).map_or(0, |rule| rule.layout.tolerance());
-    let (Some(weakest), Some(strongest)) = (
-        groups.iter().min_by_key(|group| survives(group)),
-        groups.iter().max_by_key(|group| survives(group)),
-    ) else {
+    let of_data = || groups.iter().filter(|group| group.role == Role::Data);
+    let least = of_data().map(survives).min().unwrap_or(0);
+    for group in groups.iter().filter(|group| matches!(group.role, Role::Special | Role::Fast)) {
+        safe_enough(group, survives(group), least)?;
+    }
+    let (Some(weakest), Some(strongest)) =
+        (of_data().min_by_key(|group| survives(group)), of_data().max_by_key(|group| survives(group)))
+    else {
         return Ok(0);
     };
     if survives(weakest) != survives(strongest) {
@@ -311,6 +317,24 @@ fn redundancy(groups: &[Group]) -> Result<u32> {
         .hint("give all groups the same word and number of devices, or make two pools"));
     }
     Ok(u32::try_from(survives(weakest)).unwrap_or(u32::MAX))
+}
+
+/// Refuses a group of metadata that is not as safe as the data.
+///
+/// # Errors
+/// Usage, with what it survives and has to.
+pub fn safe_enough(group: &Group, survives: usize, least: usize) -> Result<()> {
+    if survives >= least {
+        return Ok(());
+    }
+    let head = group.role.head().unwrap_or_default();
+    let message = format!(
+        "the {head} devices survive {survives} losses, the data {least}: without metadata nothing can be read, so the \
+         weakest would count"
+    );
+    Err(ApiError::usage(message)
+        .safe("everything: nothing was changed")
+        .hint(format!("give more of them, as in: {head} mirror DEVICE DEVICE")))
 }
 
 /// Refuses two paths of one device, also where one is a loop device over the other, or both are over one file.
@@ -386,7 +410,7 @@ mod tests {
     use crate::api::pool::Word;
 
     fn group(word: Word, devices: &[&str]) -> Group {
-        Group { word, devices: devices.iter().map(|&path| path.to_owned()).collect() }
+        Group { role: Role::Data, word, devices: devices.iter().map(|&path| path.to_owned()).collect() }
     }
 
     #[test]

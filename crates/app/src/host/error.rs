@@ -22,7 +22,11 @@ pub fn way_out(refusal: &Refusal) -> Option<&'static str> {
         Refusal::RootDamaged { .. } | Refusal::LogAhead { .. } => {
             "look for a device that is missing; to read what there is: larder pool import -o readonly=on POOL"
         }
-        Refusal::LogUnread(_) => {
+        Refusal::LogUnread { is_alone: true, .. } => {
+            "attach the log's devices; without what may be there: larder pool import -m POOL; to read what was \
+             committed: larder pool import -o readonly=on POOL"
+        }
+        Refusal::LogUnread { .. } => {
             "try again, or attach a device that is missing; without what may be there: larder pool import --accept-loss \
              POOL; to read what was committed: larder pool import -o readonly=on POOL"
         }
@@ -65,9 +69,18 @@ pub fn way_out(refusal: &Refusal) -> Option<&'static str> {
     })
 }
 
+/// A moment in the time zone of the daemon.
+fn time(seconds: i64) -> String {
+    let time = jiff::Timestamp::from_second(seconds).map(|time| time.to_zoned(jiff::tz::TimeZone::system()));
+    time.map_or_else(|_| seconds.to_string(), |time| time.strftime("%F %T").to_string())
+}
+
 impl From<PoolError> for ApiError {
     fn from(error: PoolError) -> Self {
-        let message = error.to_string();
+        let mut message = error.to_string();
+        if let PoolError::Refused(Refusal::LogUnread { since, .. }) = &error {
+            message += &format!(". That commit, which is of {}, has everything before", time(since.secs));
+        }
         match error {
             PoolError::NoSpace => Self::new(ErrorKind::NoSpace, message)
                 .safe("everything that is stored")

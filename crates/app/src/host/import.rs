@@ -132,6 +132,7 @@ impl Host {
             read_only: request.readonly,
             host_is_gone,
             accept_loss: request.accept_loss,
+            without_log: request.without_log,
             rename: request.new_name.clone(),
         };
         let pool = Pool::import(self.world.clone(), plan, &options).map_err(ApiError::from)?;

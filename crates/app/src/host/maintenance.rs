@@ -682,7 +682,7 @@ mod tests {
             devices::open(path.to_str().unwrap(), OpenMode::Exclusive).unwrap()
         };
         let devices = vec![make("a"), make("b")];
-        let groups = vec![GroupSpec { rule: rule_for("mirror", 2).unwrap(), devices }];
+        let groups = vec![GroupSpec::data(rule_for("mirror", 2).unwrap(), devices)];
         let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
         let pool = Pool::create(world::system().unwrap(), spec).unwrap();
         pool.store().members().iter().for_each(|member| roster::note_path(&pool, &member).unwrap());

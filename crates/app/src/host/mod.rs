@@ -148,7 +148,8 @@ impl Engine for Host {
             let mut status = self.status(live);
             let members = live.pool.store().members();
             figures::add_waits(&mut status.root, members);
-            status.caches.iter_mut().for_each(|cache| figures::add_waits(cache, members));
+            let others = status.classes.iter_mut().flat_map(|class| &mut class.vdevs);
+            others.for_each(|vdev| figures::add_waits(vdev, members));
             status
         };
         Ok(pool::Statuses { pools: live.iter().map(status).collect() })

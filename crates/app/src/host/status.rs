@@ -7,15 +7,16 @@ use super::live::Live;
 use super::{Host, chronicle, collection, figures, maintenance, roster};
 use crate::api::dedup::{DedupStatus, Rebuild};
 use crate::api::figures::Waits;
-use crate::api::pool::{Io, PoolStatus, State, Trim, TrimState, Vdev};
+use crate::api::pool::{Class, Io, PoolStatus, Role, State, Trim, TrimState, Vdev};
 use larder_format::label::GroupRule;
-use larder_format::root::{NO_GROUP, RootDevice};
+use larder_format::root::{GroupRole, NO_GROUP, RootDevice};
 use larder_format::{DeviceGuid, GroupIndex, HostId};
 use larder_pool::GroupUse;
 use larder_pool::Pool;
 use larder_pool::RebuildProgress;
 use larder_pool::member::{Member, MemberState};
 use larder_pool::open::{Candidate, Importable, Standing};
+use larder_pool::roles::is_vital;
 use larder_upkeep::Upkeep;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +24,7 @@ impl Host {
     /// The state of an imported pool.
     pub(super) fn status(&self, live: &Live) -> PoolStatus {
         let (pool, upkeep) = (&live.pool, &live.upkeep);
-        let mut children = Vec::new();
+        let mut classes = Sorted::default();
         for group in pool.store().groups() {
             let members: Vec<_> = pool.store().members().of_group(group.index).collect();
             let lost = |column: usize| !members[column].is_online();
@@ -36,11 +37,18 @@ impl Host {
                     member.group == group.index && member.is_leaving() && member.is_online()
                 });
             let leaving = leaving.map(|member| device(upkeep, &member, Some(&group)));
-            children.push(group_vdev(group.index, &group.rule, state, places.chain(leaving).collect()));
+            let vdev = group_vdev(group.index, &group.rule, state, places.chain(leaving).collect());
+            classes.put(group.role, vdev);
+        }
+        let Sorted { data: children, mut classes, state } = classes;
+        let caches = pool.store().members().caches();
+        if !caches.is_empty() {
+            let vdevs = caches.iter().map(|cache| device(upkeep, cache, None)).collect();
+            classes.push(Class { head: "cache".to_owned(), vdevs });
         }
         let state = match pool.store().suspended() {
             Some(_) => State::Suspended,
-            None => worst(children.iter().map(|child| child.state)),
+            None => state,
         };
         let (allocated, size) = pool.store().raw_space();
         let mut root = sum(&pool.name(), "root", state, children);
@@ -57,7 +65,8 @@ impl Host {
             see,
             scans: maintenance::scans(live),
             spares: spares(upkeep),
-            caches: pool.store().members().caches().iter().map(|cache| device(upkeep, cache, None)).collect(),
+            classes,
+            log_survives: pool.store().log_survives().map(|count| u32::try_from(count).unwrap_or(u32::MAX)),
             read_cache: figures::read_cache(pool),
             freeing: pool.freeing_bytes(),
             trash: pool.trash_bytes(),
@@ -146,7 +155,8 @@ pub fn health(live: &Live) -> State {
     let members = |group: &GroupUse| live.pool.store().members().of_group(group.index).collect::<Vec<_>>();
     let states = groups.iter().map(|group| {
         let members = members(group);
-        state_of(&group.rule, members.len(), |column| !members[column].is_online())
+        let state = state_of(&group.rule, members.len(), |column| !members[column].is_online());
+        counted(group.role, state)
     });
     worst(states)
 }
@@ -271,15 +281,62 @@ fn worst(states: impl IntoIterator<Item = State>) -> State {
     states.into_iter().max_by_key(|&state| rank(state)).unwrap_or(State::Online)
 }
 
+/// Groups by their roles, and the worst of their states as the pool's.
+struct Sorted {
+    data: Vec<Vdev>,
+    classes: Vec<Class>,
+    state: State,
+}
+
+impl Default for Sorted {
+    fn default() -> Self {
+        Self { data: Vec::new(), classes: Vec::new(), state: State::Online }
+    }
+}
+
+impl Sorted {
+    fn put(&mut self, role: GroupRole, vdev: Vdev) {
+        let role = Role::of(role);
+        self.state = worst([self.state, counted(role.stored(), vdev.state)]);
+        let Some(head) = role.head() else {
+            self.data.push(vdev);
+            return;
+        };
+        match self.classes.iter_mut().find(|class| class.head == head) {
+            Some(class) => class.vdevs.push(vdev),
+            None => self.classes.push(Class { head: head.to_owned(), vdevs: vec![vdev] }),
+        }
+        // As zpool has them.
+        self.classes.sort_by_key(|class| class.head == "logs");
+    }
+}
+
+/// State of a pool because of a group in this state: it goes on without its log.
+fn counted(role: GroupRole, state: State) -> State {
+    match state {
+        State::Online => State::Online,
+        _ if !is_vital(role) => State::Degraded,
+        state => state,
+    }
+}
+
+/// Name of a group of several devices.
+pub fn group_name(index: GroupIndex, rule: &GroupRule) -> String {
+    format!("{}-{index}", group_kind(rule))
+}
+
+/// Its layout: a single device and one that joins or leaves are a mirror to whoever looks.
+fn group_kind(rule: &GroupRule) -> String {
+    if rule.layout.columns() == 1 { "mirror".to_owned() } else { rule.name() }
+}
+
 /// A group of several devices, or the one device of a group of one.
 fn group_vdev(index: GroupIndex, rule: &GroupRule, state: State, mut devices: Vec<Vdev>) -> Vdev {
     if devices.len() == 1 {
         return devices.remove(0);
     }
     let copies = rule.layout.r() as u64;
-    // A single device and one that joins or leaves are a mirror to whoever looks.
-    let kind = if rule.layout.columns() == 1 { "mirror".to_owned() } else { rule.name() };
-    let mut group = sum(&format!("{kind}-{index}"), &kind, state, devices);
+    let mut group = sum(&group_name(index, rule), &group_kind(rule), state, devices);
     (group.size, group.allocated) = (group.size / copies, group.allocated / copies);
     // Errors are the devices': above them zpool counts only what could not be made good.
     (group.read_errors, group.write_errors, group.checksum_errors) = (0, 0, 0);
@@ -324,7 +381,8 @@ pub fn fragmentation(dead: u64, free: u64) -> u8 {
 /// The state of a pool that is on devices and not imported. `command` imports it, with its name behind.
 pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, command: &str) -> PoolStatus {
     let mut survives = u32::MAX;
-    let mut children = Vec::new();
+    let mut classes = Sorted::default();
+    let mut log_survives = None;
     let mut remarks = plan.remarks.clone();
     let stand_in = |place| {
         let all = plan.root.devices.iter().zip(&plan.devices);
@@ -340,7 +398,11 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
         let lost =
             |column: usize| here.get(column).is_none_or(|(_, device)| device.standing != Standing::Current);
         let left = group.rule.layout.losses_survived(lost);
-        survives = survives.min(left.map_or(0, |left| u32::try_from(left).unwrap_or(u32::MAX)));
+        let left = left.map_or(0, |left| u32::try_from(left).unwrap_or(u32::MAX));
+        match is_vital(group.role) {
+            true => survives = survives.min(left),
+            false => log_survives = Some(log_survives.map_or(left, |least: u32| least.min(left))),
+        }
         let state = state_of(&group.rule, here.len(), lost);
         let places = here.iter().enumerate().map(|(column, &one)| match stand_in(one.0.index) {
             None => vdev(one),
@@ -349,10 +411,11 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
                 sum(&format!("replacing-{column}"), "replacing", state, vec![vdev(one), vdev(new)])
             }
         });
-        children.push(group_vdev(group.index, &group.rule, state, places.collect()));
+        classes.put(group.role, group_vdev(group.index, &group.rule, state, places.collect()));
     }
+    let Sorted { data: children, mut classes, state } = classes;
     let state = match (plan.complete, plan.refusal.is_some()) {
-        (true, false) => worst(children.iter().map(|child| child.state)),
+        (true, false) => state,
         _ => State::Unavail,
     };
     if plan.root.destroyed {
@@ -392,6 +455,9 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
         others.collect()
     };
     let (spares, caches) = (others(false), others(true));
+    if !caches.is_empty() {
+        classes.push(Class { head: "cache".to_owned(), vdevs: caches });
+    }
     let mut root = sum(&plan.name, "root", state, children);
     root.guid = plan.guid.get();
     let sentences = remarks.join(". ");
@@ -403,7 +469,8 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
         see: None,
         scans: Vec::new(),
         spares,
-        caches,
+        classes,
+        log_survives,
         read_cache: None,
         freeing: 0,
         trash: 0,

@@ -52,7 +52,11 @@ impl Bed {
     fn request(&self, name: &str) -> Create {
         Create {
             name: name.to_owned(),
-            groups: vec![Group { word: Word::Single, devices: vec![self.device(name)] }],
+            groups: vec![Group {
+                role: pool::Role::Data,
+                word: Word::Single,
+                devices: vec![self.device(name)],
+            }],
             spares: Vec::new(),
             caches: Vec::new(),
             properties: BTreeMap::new(),
@@ -171,6 +175,7 @@ pub(super) fn import(name: &str, search: Vec<String>) -> pool::Import {
         no_mount: false,
         readonly: false,
         accept_loss: false,
+        without_log: false,
         take_over: false,
         altroot: None,
         properties: BTreeMap::new(),

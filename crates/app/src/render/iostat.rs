@@ -1,6 +1,6 @@
 //! `iostat`: counters into rates, histograms into waits.
 
-use super::json::envelope;
+use super::json::{class_key, envelope};
 use super::short_path;
 use crate::api::figures::{Wait, Waits};
 use crate::api::pool::{Io, PoolStatus, Vdev};
@@ -98,9 +98,9 @@ pub fn counterpart<'a>(earlier: Option<&'a Vdev>, now: &Vdev) -> Option<&'a Vdev
     earlier?.children.iter().find(|vdev| vdev.name == now.name)
 }
 
-/// That of a device with copies.
-pub fn cache_before<'a>(earlier: Option<&'a PoolStatus>, now: &Vdev) -> Option<&'a Vdev> {
-    earlier?.caches.iter().find(|vdev| vdev.name == now.name)
+/// That of one in a class.
+pub fn class_before<'a>(earlier: Option<&'a PoolStatus>, now: &Vdev) -> Option<&'a Vdev> {
+    earlier?.classes.iter().flat_map(|class| &class.vdevs).find(|vdev| vdev.name == now.name)
 }
 
 /// The pool's sample that was taken before.
@@ -121,13 +121,13 @@ pub fn text(earlier: &[PoolStatus], now: &[PoolStatus], form: Form, header: bool
         let before = pool_before(earlier, pool);
         let clock = clock(before, pool);
         collect(&mut rows, before.map(|pool| &pool.root), &pool.root, clock, 0, form);
-        if form.verbose && !pool.caches.is_empty() {
+        for class in pool.classes.iter().filter(|_| form.verbose) {
             if !form.scripted {
                 let cells = rows.last().map_or(0, |(_, cells)| cells.len());
-                rows.push(("cache".to_owned(), vec!["-".to_owned(); cells]));
+                rows.push((class.head.clone(), vec!["-".to_owned(); cells]));
             }
-            for cache in &pool.caches {
-                collect(&mut rows, cache_before(before, cache), cache, clock, 1, form);
+            for vdev in &class.vdevs {
+                collect(&mut rows, class_before(before, vdev), vdev, clock, 1, form);
             }
         }
         ends.push(rows.len());
@@ -249,8 +249,8 @@ pub fn histograms(earlier: &[PoolStatus], now: &[PoolStatus], form: Form) -> Str
     for pool in now {
         let before = pool_before(earlier, pool);
         histogram(&mut out, before.map(|pool| &pool.root), &pool.root, clock(before, pool), form);
-        for cache in pool.caches.iter().filter(|_| form.verbose) {
-            histogram(&mut out, cache_before(before, cache), cache, clock(before, pool), form);
+        for vdev in pool.classes.iter().flat_map(|class| &class.vdevs).filter(|_| form.verbose) {
+            histogram(&mut out, class_before(before, vdev), vdev, clock(before, pool), form);
         }
     }
     out
@@ -295,10 +295,12 @@ pub fn json(command: &str, earlier: &[PoolStatus], now: &[PoolStatus], histogram
         let before = pool_before(earlier, pool);
         let clock = clock(before, pool);
         let mut value = traffic(before.map(|pool| &pool.root), &pool.root, clock, histograms);
-        let caches = pool.caches.iter().map(|cache| {
-            (cache.name.clone(), traffic(cache_before(before, cache), cache, clock, histograms))
-        });
-        value["l2cache"] = caches.collect::<Map<_, _>>().into();
+        for class in &pool.classes {
+            let vdevs = class.vdevs.iter().map(|vdev| {
+                (vdev.name.clone(), traffic(class_before(before, vdev), vdev, clock, histograms))
+            });
+            value[class_key(class)] = vdevs.collect::<Map<_, _>>().into();
+        }
         (pool.root.name.clone(), value)
     };
     envelope(command, "pools", now.iter().map(one).collect())

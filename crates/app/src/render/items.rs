@@ -105,14 +105,14 @@ pub fn list_row(table: &mut Table, registry: Registry, columns: &[String], item:
     table.row(columns.iter().map(cell).collect());
 }
 
-/// Adds rows for the groups and devices of a pool, then for those with copies.
+/// Adds rows for the groups and devices of a pool, then for those that are there for something.
 pub fn list_vdevs(table: &mut Table, columns: &[String], pool: &PoolStatus, form: VdevForm) {
     rows(table, columns, &pool.root.children, form, 1);
-    if !pool.caches.is_empty() {
-        let cell = |column: &String| if column == "name" { "cache" } else { "-" }.to_owned();
+    for class in &pool.classes {
+        let cell = |column: &String| if column == "name" { &class.head } else { "-" }.to_owned();
         table.row(columns.iter().map(cell).collect());
+        rows(table, columns, &class.vdevs, form, 1);
     }
-    rows(table, columns, &pool.caches, form, 1);
 }
 
 fn rows(table: &mut Table, columns: &[String], vdevs: &[Vdev], form: VdevForm, depth: usize) {

@@ -3,7 +3,7 @@
 
 use super::Registry;
 use super::status::{health, health_word, needs_attention, risk};
-use crate::api::pool::{PoolStatus, Vdev};
+use crate::api::pool::{Class, PoolStatus, Vdev};
 use crate::api::trace::PoolFolders;
 use crate::api::{Item, ItemKind, Source, name};
 use larder_pool::property::Kind;
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 /// Rises when a field changes its meaning or goes.
 const MAJOR: u32 = 0;
 /// Rises when fields are added.
-const MINOR: u32 = 7;
+const MINOR: u32 = 8;
 
 fn version(command: &str) -> Value {
     json!({ "command": command, "vers_major": MAJOR, "vers_minor": MINOR })
@@ -88,7 +88,7 @@ fn source(source: &Source) -> Value {
 pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
     let one = |pool: &PoolStatus| {
         let root = &pool.root;
-        let status = json!({
+        let mut status = json!({
             "name": root.name,
             "state": root.state,
             "pool_guid": root.guid,
@@ -98,7 +98,6 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
             "see": pool.see,
             "scan_stats": pool.scans.first(),
             "scans": pool.scans,
-            "l2cache": named(&pool.caches),
             "read_cache": pool.read_cache,
             "spares": named(&pool.spares),
             "freeing": pool.freeing,
@@ -112,11 +111,13 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
             "reshaping_stuck": pool.reshaping_stuck,
             "survives": pool.survives,
             "risk": risk(pool.survives),
+            "log_survives": pool.log_survives,
             "healthy": !needs_attention(pool),
             "vdevs": { root.name.as_str(): vdev(root) },
             "error_count": pool.damaged.len(),
             "damaged": pool.damaged,
         });
+        add_classes(&mut status, pool);
         (root.name.clone(), status)
     };
     pools.iter().map(one).collect()
@@ -178,12 +179,22 @@ fn named(vdevs: &[Vdev]) -> Value {
     vdevs.iter().map(|one| (one.name.clone(), vdev(one))).collect::<Map<_, _>>().into()
 }
 
+/// The key of a class, as zpool has it.
+pub fn class_key(class: &Class) -> &str {
+    if class.head == "cache" { "l2cache" } else { &class.head }
+}
+
+fn add_classes(to: &mut Value, status: &PoolStatus) {
+    to["l2cache"] = named(&[]);
+    status.classes.iter().for_each(|class| to[class_key(class)] = named(&class.vdevs));
+}
+
 /// Adds groups, devices and those with copies to listed pools.
 pub fn add_vdevs(pools: &mut Map<String, Value>, statuses: &[PoolStatus]) {
     for status in statuses {
         if let Some(pool) = pools.get_mut(&status.root.name) {
             pool["vdevs"] = below(&status.root);
-            pool["l2cache"] = named(&status.caches);
+            add_classes(pool, status);
         }
     }
 }

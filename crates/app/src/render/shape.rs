@@ -1,7 +1,7 @@
 //! Shape of a pool, as it is and as it would be, with size and risk: for dry runs.
 
 use super::status::risk;
-use crate::api::pool::{Created, Group};
+use crate::api::pool::{Created, Group, Role};
 use crate::api::repair::{Reshaped, Shape};
 use larder_pool::property::format_size;
 use std::fmt::Write;
@@ -10,15 +10,20 @@ use std::fmt::Write;
 fn layout(name: &str, groups: &[Group], caches: &[String], spares: &[String]) -> String {
     let mut out = format!("\t{name}\n");
     let mut line = |text: std::fmt::Arguments<'_>| writeln!(out, "\t{text}").expect("strings take all");
-    for group in groups {
-        let single = group.devices.len() == 1;
-        if !single {
-            line(format_args!("  {}", group.word));
+    let mut of_role = |role: Role| {
+        let mut head = role.head();
+        for group in groups.iter().filter(|group| group.role == role) {
+            head.take().into_iter().for_each(|head| line(format_args!("{head}")));
+            let single = group.devices.len() == 1;
+            if !single {
+                line(format_args!("  {}", group.word));
+            }
+            for device in &group.devices {
+                line(format_args!("{}{device}", if single { "  " } else { "    " }));
+            }
         }
-        for device in &group.devices {
-            line(format_args!("{}{device}", if single { "  " } else { "    " }));
-        }
-    }
+    };
+    [Role::Data, Role::Special, Role::Fast, Role::Log].into_iter().for_each(&mut of_role);
     for (word, devices) in [("cache", caches), ("spares", spares)] {
         if !devices.is_empty() {
             line(format_args!("{word}"));
@@ -64,7 +69,11 @@ mod tests {
     use crate::api::pool::Word;
 
     fn mirror(devices: &[&str]) -> Group {
-        Group { word: Word::Mirror, devices: devices.iter().map(|&path| path.to_owned()).collect() }
+        Group {
+            role: Role::Data,
+            word: Word::Mirror,
+            devices: devices.iter().map(|&path| path.to_owned()).collect(),
+        }
     }
 
     #[test]

@@ -124,7 +124,7 @@ pub fn text(pool: &PoolStatus, form: Form) -> String {
         let (moved, times) = (format_size(pool.cleaned), pool.write_amplification as f64 / 100.0);
         line("clean", &format!("{moved} moved since import, {times:.2} bytes written for each byte stored"));
     }
-    line("risk", &risk(pool.survives));
+    line("risk", &wrap(&(risk(pool.survives) + &log_risk(pool))));
     out += "config:\n\n";
     out += &config(pool, form);
     out += "\n";
@@ -153,6 +153,17 @@ pub fn risk(survives: u32) -> String {
         1 => "1 more loss is survived, whichever device it is".to_owned(),
         count => format!("{count} more losses are survived, whichever devices they are"),
     }
+}
+
+/// The risk of losing the log's devices, if it survives fewer losses than the data.
+fn log_risk(pool: &PoolStatus) -> String {
+    let weaker = pool.log_survives.filter(|&survives| survives < pool.survives || survives == 0);
+    let losses = match weaker {
+        None => return String::new(),
+        Some(0) => "the log's device is lost".to_owned(),
+        Some(survives) => format!("{} devices of the log are lost", survives + 1),
+    };
+    format!("; if {losses} and the power at once, what was synced since the last commit is lost")
 }
 
 /// Wraps prose at 80 columns, the next lines behind a tab as zpool does.
@@ -297,7 +308,8 @@ fn cache_line(cache: &ReadCache) -> String {
 }
 
 fn config(pool: &PoolStatus, form: Form) -> String {
-    let others = pool.spares.iter().chain(&pool.caches).map(|other| width(other, form, 1)).max();
+    let classed = pool.classes.iter().flat_map(|class| &class.vdevs);
+    let others = pool.spares.iter().chain(classed).map(|other| width(other, form, 1)).max();
     let width = width(&pool.root, form, 0).max(others.unwrap_or(0)).max("NAME".len());
     let mut out =
         format!("\t{:<width$}  {:<8} {:>5} {:>5} {:>5}\n", "NAME", "STATE", "READ", "WRITE", "CKSUM");
@@ -322,10 +334,10 @@ fn config(pool: &PoolStatus, form: Form) -> String {
         out.push('\n');
     };
     walk(&pool.root, 0, &mut |vdev, depth| row(&mut out, vdev, depth));
-    if !pool.caches.is_empty() {
-        out += "\tcache\n";
+    for class in &pool.classes {
+        writeln!(out, "\t{}", class.head).expect("strings take all");
+        class.vdevs.iter().for_each(|vdev| walk(vdev, 1, &mut |vdev, depth| row(&mut out, vdev, depth)));
     }
-    pool.caches.iter().for_each(|cache| row(&mut out, cache, 1));
     if !pool.spares.is_empty() {
         out += "\tspares\n";
     }
@@ -391,7 +403,8 @@ pub fn importable(pool: &PoolStatus) -> String {
     }
     out += " config:\n\n";
     let form = Form { paths: true, ..Form::default() };
-    let others = [("cache", &pool.caches), ("spares", &pool.spares)];
+    let classes = pool.classes.iter().map(|class| (class.head.as_str(), &class.vdevs));
+    let others: Vec<_> = classes.chain([("spares", &pool.spares)]).collect();
     let widest = others.iter().flat_map(|(_, devices)| *devices).map(|device| width(device, form, 1)).max();
     let width = width(root, form, 0).max(widest.unwrap_or(0));
     let row = |out: &mut String, vdev: &Vdev, depth: usize| {
@@ -402,7 +415,7 @@ pub fn importable(pool: &PoolStatus) -> String {
     walk(root, 0, &mut |vdev, depth| row(&mut out, vdev, depth));
     for (head, devices) in others.into_iter().filter(|(_, devices)| !devices.is_empty()) {
         writeln!(out, "\t{head}").expect("strings take all");
-        devices.iter().for_each(|device| row(&mut out, device, 1));
+        devices.iter().for_each(|device| walk(device, 1, &mut |vdev, depth| row(&mut out, vdev, depth)));
     }
     out
 }
@@ -411,7 +424,7 @@ pub fn importable(pool: &PoolStatus) -> String {
 pub mod tests {
     use super::*;
     use crate::api::figures::Waits;
-    use crate::api::pool::Io;
+    use crate::api::pool::{Class, Io};
 
     fn vdev(name: &str, kind: &str, state: State, children: Vec<Vdev>) -> Vdev {
         Vdev {
@@ -474,7 +487,8 @@ pub mod tests {
             see: None,
             scans: vec![],
             spares: vec![],
-            caches: vec![],
+            classes: vec![],
+            log_survives: None,
             read_cache: None,
             freeing: 0,
             trash: 0,
@@ -500,7 +514,8 @@ pub mod tests {
         let mut missing = vdev("4711", "disk", State::Unavail, vec![]);
         missing.note = Some("was /dev/nvme1n1".into());
         let figures = ReadCache { size: 64 << 30, filled: 3 << 30, ..ReadCache::default() };
-        PoolStatus { caches: vec![well, missing], read_cache: Some(figures), ..pool() }
+        let cache = Class { head: "cache".into(), vdevs: vec![well, missing] };
+        PoolStatus { classes: vec![cache], read_cache: Some(figures), ..pool() }
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Recipe {
         let sim = SimWorld::new(&vec![SIZE; self.devices]);
         let clock = Arc::new(SimClock::new());
         let rule = rule_for(self.word, self.devices).unwrap();
-        let groups = vec![GroupSpec { rule, devices: sim.devices() }];
+        let groups = vec![GroupSpec::data(rule, sim.devices())];
         // Each is another pool.
         let seed = self.name.bytes().fold(1, |seed: u64, byte| seed * 31 + u64::from(byte));
         let world = World {
@@ -275,7 +275,7 @@ fn two_groups(bed: Bed) -> Made {
     file(&bed, ROOT, "before", &text(1, 200_000));
     bed.pool.commit().unwrap();
     let devices = (0..3).map(|_| Arc::new(bed.sim.add_device(SIZE)) as _).collect();
-    bed.upkeep.reshape.add_group(GroupSpec { rule: rule_for("raidz1", 3).unwrap(), devices }).unwrap();
+    bed.upkeep.reshape.add_group(GroupSpec::data(rule_for("raidz1", 3).unwrap(), devices)).unwrap();
     fill(&bed, ROOT);
     exported(bed)
 }

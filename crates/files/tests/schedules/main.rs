@@ -6,6 +6,7 @@
 #[allow(dead_code)]
 mod bed;
 mod cuts;
+mod logs;
 mod members;
 mod order;
 mod recut;

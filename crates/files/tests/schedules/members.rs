@@ -46,10 +46,7 @@ fn changing<'a>(bed: &'a Bed, way: &'a str) -> Task<'a> {
             }
             _ => {
                 let devices = vec![device(2), device(3)];
-                upkeep
-                    .reshape
-                    .add_group(GroupSpec { rule: rule_for("mirror", 2).unwrap(), devices })
-                    .unwrap();
+                upkeep.reshape.add_group(GroupSpec::data(rule_for("mirror", 2).unwrap(), devices)).unwrap();
             }
         }
     })

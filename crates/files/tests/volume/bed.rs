@@ -4,10 +4,11 @@ use larder_device::{Inline, SeededEntropy, Workers};
 use larder_files::*;
 use larder_format::items;
 use larder_format::node::Key;
+use larder_format::root::GroupRole;
 use larder_format::{ByteLen, HostId};
 use larder_pool::create::rule_for;
 use larder_pool::open::{Scan, assemble, scan};
-use larder_pool::{GroupSpec, ImportOptions, Look, Pool, PoolSpec, ROOT_DATASET, World};
+use larder_pool::{GroupSpec, ImportOptions, Look, Pool, PoolError, PoolSpec, ROOT_DATASET, World};
 use larder_sim::{SimClock, SimWorld};
 use larder_upkeep::Upkeep;
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,10 +71,24 @@ impl Bed {
         devices: &[ByteLen],
         properties: &[(&str, &str)],
     ) -> Self {
-        let sim = SimWorld::new(devices);
+        Self::with_groups(workers, &[(GroupRole::Data, word, devices)], properties)
+    }
+
+    /// A fresh pool of such groups.
+    pub fn with_groups(
+        workers: Arc<dyn Workers>,
+        groups: &[(GroupRole, &str, &[ByteLen])],
+        properties: &[(&str, &str)],
+    ) -> Self {
+        let sizes: Vec<ByteLen> = groups.iter().flat_map(|(.., devices)| devices.iter().copied()).collect();
+        let sim = SimWorld::new(&sizes);
         let clock = Arc::new(SimClock::new());
-        let rule = rule_for(word, devices.len()).unwrap();
-        let groups = vec![GroupSpec { rule, devices: sim.devices() }];
+        let mut devices = sim.devices().into_iter();
+        let group = |&(role, word, sizes): &(GroupRole, &str, &[ByteLen])| {
+            let rule = rule_for(word, sizes.len()).unwrap();
+            GroupSpec { rule, role, devices: devices.by_ref().take(sizes.len()).collect() }
+        };
+        let groups = groups.iter().map(group).collect();
         let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
         let pool = Pool::create(world(&clock, 1, workers), spec).unwrap();
         for (name, value) in properties {
@@ -92,6 +107,21 @@ impl Bed {
     /// The same, with these workers.
     pub fn import_with(workers: Arc<dyn Workers>, sim: SimWorld, clock: Arc<SimClock>, seed: u64) -> Self {
         let pool = Self::import_pool(workers, &sim, &clock, seed);
+        Self::of_pool(sim, clock, pool)
+    }
+
+    /// As [`Bed::import`], where that may be refused.
+    pub fn try_import(
+        sim: SimWorld,
+        clock: Arc<SimClock>,
+        seed: u64,
+        options: &ImportOptions,
+    ) -> Result<Self, PoolError> {
+        let pool = Self::try_import_pool(Arc::new(Inline), &sim, &clock, seed, options)?;
+        Ok(Self::of_pool(sim, clock, pool))
+    }
+
+    fn of_pool(sim: SimWorld, clock: Arc<SimClock>, pool: Arc<Pool>) -> Self {
         let mount = mount(&pool);
         Self { sim, clock, upkeep: Upkeep::new(&pool), pool, mount }
     }
@@ -103,12 +133,23 @@ impl Bed {
         clock: &Arc<SimClock>,
         seed: u64,
     ) -> Arc<Pool> {
+        Self::try_import_pool(workers, sim, clock, seed, &ImportOptions::default()).unwrap()
+    }
+
+    /// The same, if it can be imported so.
+    pub fn try_import_pool(
+        workers: Arc<dyn Workers>,
+        sim: &SimWorld,
+        clock: &Arc<SimClock>,
+        seed: u64,
+        options: &ImportOptions,
+    ) -> Result<Arc<Pool>, PoolError> {
         let found = sim.devices().into_iter().filter_map(|device| match scan(&device) {
             Scan::Member(found) => Some(*found),
             _ => None,
         });
         let plan = assemble(found.collect()).pop().expect("a pool is there");
-        Pool::import(world(clock, seed, workers), plan, &ImportOptions::default()).unwrap()
+        Pool::import(world(clock, seed, workers), plan, options)
     }
 
     /// Drops everything in memory and imports the pool again, as after a crash of the process.

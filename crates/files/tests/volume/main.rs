@@ -16,6 +16,7 @@ mod freeing;
 mod full;
 mod large;
 mod lists;
+mod log_device;
 mod lookups;
 mod model;
 mod nameless;

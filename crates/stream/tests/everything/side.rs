@@ -242,7 +242,7 @@ impl Side {
     pub fn new(label: char, word: &str, count: usize, seed: u64, properties: &[(&str, &str)]) -> Self {
         let sim = SimWorld::new(&vec![ByteLen::new(64 << 20); count]);
         let clock = Arc::new(SimClock::new());
-        let groups = vec![GroupSpec { rule: rule_for(word, count).unwrap(), devices: sim.devices() }];
+        let groups = vec![GroupSpec::data(rule_for(word, count).unwrap(), sim.devices())];
         let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
         let pool = Pool::create(world(&clock, seed), spec).unwrap();
         for (name, value) in properties {

@@ -70,7 +70,7 @@ pub fn create_on(devices: Vec<Arc<dyn Device>>, word: &str) -> Kept {
 /// A pool whose time is in the test's hands.
 pub fn create_by(clock: &Arc<SimClock>, devices: Vec<Arc<dyn Device>>, word: &str) -> Kept {
     let rule = rule_for(word, devices.len()).unwrap();
-    let groups = vec![GroupSpec { rule, devices }];
+    let groups = vec![GroupSpec::data(rule, devices)];
     let world = World { clock: Arc::clone(clock) as _, ..world(1) };
     Kept::create(world, PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap()
 }

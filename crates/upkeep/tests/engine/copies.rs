@@ -200,7 +200,7 @@ fn a_rewrite_gives_nodes_and_targets_of_aliases_as_many_places() {
     {
         let each = LAYOUTS.into_iter().find(|(of, _)| *of == word).unwrap().1;
         let sim = SimWorld::new(&vec![SIZE; each * groups]);
-        let of = |devices: &[_]| GroupSpec { rule: rule_for(word, each).unwrap(), devices: devices.to_vec() };
+        let of = |devices: &[_]| GroupSpec::data(rule_for(word, each).unwrap(), devices.to_vec());
         let groups = sim.devices().chunks(each).map(of).collect();
         let pool = Kept::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
         let twin = pool.create_dataset("tank/twin", Default::default()).unwrap();

@@ -53,7 +53,7 @@ fn mirror(sim: &SimWorld) -> Kept {
         Arc::new(Slow { inner, clock: Arc::clone(&clock), read, write, flush }) as Arc<dyn Device>
     };
     let rule = rule_for("mirror", 2).unwrap();
-    let groups = vec![GroupSpec { rule, devices: vec![device(0, 1), device(1, 10)] }];
+    let groups = vec![GroupSpec::data(rule, vec![device(0, 1), device(1, 10)])];
     let world = World { clock: clock as _, ..world(1) };
     Kept::create(world, PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap()
 }

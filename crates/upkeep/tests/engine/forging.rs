@@ -148,7 +148,7 @@ fn a_device_made_up_by_somebody_joins_no_pool() {
     drop(pool);
     // One with roots of its own is told of, and nothing is chosen unasked.
     let other = SimWorld::new(&[ByteLen::new(64 << 20)]);
-    let groups = vec![GroupSpec { rule: rule_for("single", 1).unwrap(), devices: other.devices() }];
+    let groups = vec![GroupSpec::data(rule_for("single", 1).unwrap(), other.devices())];
     let entropy = Arc::new(SameGuid(SeededEntropy::new(1), SeededEntropy::new(9), AtomicBool::new(true)));
     let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
     let pool = Kept::create(World { entropy, ..world(1) }, spec).unwrap();

@@ -230,7 +230,7 @@ fn what_no_place_gives_is_lost_and_named_and_nothing_else_is() {
 fn places_are_on_different_groups_and_devices_as_far_as_there_are_some() {
     // Three disks, each a group.
     let sim = SimWorld::new(&[SIZE; 3]);
-    let group = |device| GroupSpec { rule: rule_for("single", 1).unwrap(), devices: vec![device] };
+    let group = |device| GroupSpec::data(rule_for("single", 1).unwrap(), vec![device]);
     let groups = sim.devices().into_iter().map(group).collect();
     let pool = Kept::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
     for copies in 2..=3 {

@@ -50,7 +50,7 @@ fn a_place_of_the_log_that_cannot_be_read_is_not_taken_for_its_end() {
         let sim = SimWorld::from_images(images.clone());
         log_unread(&sim, &log, &copies);
         let refused = import(&sim, 3).err().expect("a refusal");
-        assert!(matches!(refused, PoolError::Refused(Refusal::LogUnread(_))), "{word}: {refused}");
+        assert!(matches!(refused, PoolError::Refused(Refusal::LogUnread { .. })), "{word}: {refused}");
         assert!(sim.images() == images, "{word}: a refused import wrote");
         let read_only = ImportOptions { read_only: true, ..ImportOptions::default() };
         let pool = Kept::import(world(4), plan(sim.devices()), &read_only).unwrap();

@@ -93,9 +93,8 @@ fn blocks_with_one_place_and_with_two_are_cleaned_to_where_each_belongs() {
     for (word, count, groups) in [("single", 1, 2), ("single", 1, 3), ("raidz1", 3, 2), ("raidz2", 6, 2)] {
         let case = format!("{groups} of {word}");
         let sim = SimWorld::new(&vec![SIZE; count * groups]);
-        let group = |devices: &[std::sync::Arc<dyn Device>]| GroupSpec {
-            rule: rule_for(word, count).unwrap(),
-            devices: devices.to_vec(),
+        let group = |devices: &[std::sync::Arc<dyn Device>]| {
+            GroupSpec::data(rule_for(word, count).unwrap(), devices.to_vec())
         };
         let groups = sim.devices().chunks(count).map(group).collect();
         let pool = Kept::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();

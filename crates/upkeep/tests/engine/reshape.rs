@@ -108,7 +108,7 @@ fn another_group_takes_data_and_survives_on_its_own() {
     let before = pool.store().space(128 << 10).size;
     let devices: Vec<Arc<dyn Device>> =
         (0..3).map(|_| Arc::new(sim.add_device(SIZE)) as Arc<dyn Device>).collect();
-    pool.upkeep.reshape.add_group(GroupSpec { rule: rule_for("raidz1", 3).unwrap(), devices }).unwrap();
+    pool.upkeep.reshape.add_group(GroupSpec::data(rule_for("raidz1", 3).unwrap(), devices)).unwrap();
     assert!(pool.store().space(128 << 10).size > before * 2);
     for version in 2..6 {
         commit(&pool, &mut model, &files(10, 90, version));
@@ -125,7 +125,7 @@ fn another_group_takes_data_and_survives_on_its_own() {
 fn another_group_has_the_widest_sectors_of_the_pool() {
     let sim = SimWorld::new(&[SIZE; 2]);
     let rule = rule_for("single", 1).unwrap();
-    let group = |device| GroupSpec { rule, devices: vec![device] };
+    let group = |device| GroupSpec::data(rule, vec![device]);
     let groups = sim.devices().into_iter().map(group).collect();
     let pool = Kept::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
     drop(pool);
@@ -198,7 +198,7 @@ fn a_power_cut_while_a_group_or_a_copy_is_added_leaves_a_pool_with_or_without() 
     commit(&pool, &mut model, &files(10, 5, 1));
     let start = sim.trace().len();
     let devices = (0..2).map(|_| Arc::new(sim.add_device(SIZE)) as Arc<dyn Device>).collect();
-    pool.upkeep.reshape.add_group(GroupSpec { rule: rule_for("mirror", 2).unwrap(), devices }).unwrap();
+    pool.upkeep.reshape.add_group(GroupSpec::data(rule_for("mirror", 2).unwrap(), devices)).unwrap();
     pool.upkeep.reshape.attach(device(0), Arc::new(sim.add_device(SIZE))).unwrap();
     drop(pool);
     let trace = sim.trace();
@@ -257,7 +257,7 @@ fn only_mirrors_get_another_copy() {
 #[test]
 fn more_devices_than_a_root_can_tell_of_are_refused_and_the_pool_goes_on() {
     let sim = SimWorld::new(&[SIZE; MAX_DEVICES + 1]);
-    let group = |device| GroupSpec { rule: rule_for("single", 1).unwrap(), devices: vec![device] };
+    let group = |device| GroupSpec::data(rule_for("single", 1).unwrap(), vec![device]);
     let spec = |devices: Vec<Arc<dyn Device>>| {
         let groups = devices.into_iter().map(group).collect();
         PoolSpec { name: "tank".into(), groups, ashift: 12 }

@@ -254,10 +254,8 @@ fn a_device_ten_times_slower_than_its_peers_is_read_around_named_and_taken_back_
         };
         let devices: Vec<Arc<Lagging>> = (0..count).map(lagging).collect();
         let world = World { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..world(1) };
-        let groups = vec![GroupSpec {
-            rule: rule_for(word, count).unwrap(),
-            devices: devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect(),
-        }];
+        let all = devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
+        let groups = vec![GroupSpec::data(rule_for(word, count).unwrap(), all)];
         let pool = Kept::create(world, PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
         let mut model = Model::new();
         commit(&pool, &mut model, &files(1));

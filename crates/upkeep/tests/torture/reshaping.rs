@@ -91,7 +91,7 @@ impl Bed {
         let (word, width) = [("mirror", 2), ("raidz1", 3), ("mirror", 3)][self.next(3) as usize];
         let devices = (0..width).map(|_| self.new_device()).collect();
         let first = pool.store().members().iter().map(|member| member.index).max();
-        pool.upkeep.reshape.add_group(GroupSpec { rule: rule_for(word, width).unwrap(), devices }).unwrap();
+        pool.upkeep.reshape.add_group(GroupSpec::data(rule_for(word, width).unwrap(), devices)).unwrap();
         self.left.retain(|index, _| Some(*index) <= first);
         self.settle_in();
         self.count("another group");

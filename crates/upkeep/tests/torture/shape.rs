@@ -76,7 +76,7 @@ impl Shape {
         let rule = rule_for(self.word, self.width).unwrap();
         let devices = sim.devices();
         let groups = devices[..self.devices()].chunks(self.width);
-        let groups = groups.map(|devices| GroupSpec { rule, devices: devices.to_vec() }).collect();
+        let groups = groups.map(|devices| GroupSpec::data(rule, devices.to_vec())).collect();
         Kept::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap()
     }
 

@@ -1,6 +1,6 @@
 //! `pool create`, `pool destroy`.
 
-use super::{Group, exact};
+use super::{Group, Role, exact};
 use crate::api::{ApiError, Properties, Result, fs, name, repair};
 use serde::{Deserialize, Serialize};
 
@@ -34,8 +34,8 @@ impl Create {
     /// Usage, with the reason.
     pub fn checked(self) -> Result<Self> {
         name::check_pool(&self.name)?;
-        if self.groups.is_empty() {
-            return Err(ApiError::usage(format!("cannot create '{}': no devices given", self.name)));
+        if !self.groups.iter().any(|group| group.role == Role::Data) {
+            return Err(ApiError::usage(format!("cannot create '{}': no devices for data given", self.name)));
         }
         repair::check_new(&self.groups, self.spares.iter().chain(&self.caches))?;
         Ok(Self {
@@ -58,7 +58,7 @@ pub struct Created {
     /// Its devices for copies of blocks.
     #[serde(default)]
     pub caches: Vec<String>,
-    /// Bytes of all devices in groups together.
+    /// Bytes of all devices in groups but the log's together.
     pub size: u64,
     /// Bytes that files can take, before compression.
     pub usable: u64,

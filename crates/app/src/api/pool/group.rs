@@ -2,6 +2,7 @@
 
 use crate::api::{ApiError, Result};
 use larder_format::label::{GroupRule, MIN_DEVICE};
+use larder_format::root::GroupRole;
 use larder_format::segment::MAX_COLUMNS;
 use larder_pool::property;
 use serde::{Deserialize, Serialize};
@@ -89,9 +90,69 @@ impl fmt::Display for Word {
     }
 }
 
+/// Contents of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Files, and all that no other group is there for.
+    #[default]
+    Data,
+    /// Metadata.
+    Special,
+    /// Metadata and the intent log.
+    Fast,
+    /// The intent log.
+    Log,
+}
+
+impl Role {
+    /// The role that a word on the command line asks for; none of data.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "special" => Self::Special,
+            "fast" => Self::Fast,
+            "log" => Self::Log,
+            _ => return None,
+        })
+    }
+
+    /// The head of such groups in tables, as zpool has it; none for data.
+    pub fn head(self) -> Option<&'static str> {
+        match self {
+            Self::Data => None,
+            Self::Special => Some("special"),
+            Self::Fast => Some("fast"),
+            Self::Log => Some("logs"),
+        }
+    }
+
+    /// That of a group's root entry.
+    pub fn of(role: GroupRole) -> Self {
+        match role {
+            GroupRole::Log => Self::Log,
+            GroupRole::Special => Self::Special,
+            GroupRole::Fast => Self::Fast,
+            GroupRole::Data | GroupRole::Cache | GroupRole::Front => Self::Data,
+        }
+    }
+
+    /// As the root entry has it.
+    pub fn stored(self) -> GroupRole {
+        match self {
+            Self::Data => GroupRole::Data,
+            Self::Special => GroupRole::Special,
+            Self::Fast => GroupRole::Fast,
+            Self::Log => GroupRole::Log,
+        }
+    }
+}
+
 /// A group that is to be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
+    /// Its contents.
+    #[serde(default)]
+    pub role: Role,
     /// Its redundancy.
     pub word: Word,
     /// Absolute paths of its devices: block devices or files.
@@ -122,7 +183,7 @@ mod tests {
     use super::*;
 
     fn group(word: Word, count: usize) -> Group {
-        Group { word, devices: (0..count).map(|at| format!("/disk/{at}")).collect() }
+        Group { role: Role::Data, word, devices: (0..count).map(|at| format!("/disk/{at}")).collect() }
     }
 
     #[test]

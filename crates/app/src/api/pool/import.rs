@@ -40,6 +40,9 @@ pub struct Import {
     /// A device that waits to replace one that is missing takes its place: what could not be read of that one is lost.
     #[serde(default)]
     pub accept_loss: bool,
+    /// Go on without the log's own devices, where these are missing, and without what may be there.
+    #[serde(default)]
+    pub without_log: bool,
     /// Take it from another host that has not exported it and gives no sign of life.
     #[serde(default)]
     pub take_over: bool,

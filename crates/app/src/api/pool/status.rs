@@ -78,8 +78,10 @@ pub struct PoolStatus {
     pub scans: Vec<Scan>,
     /// Devices that stand in for those that are lost.
     pub spares: Vec<Vdev>,
-    /// Devices with copies of blocks, for reading.
-    pub caches: Vec<Vdev>,
+    /// Groups and devices that are there for something, by that, in zpool's order.
+    pub classes: Vec<Class>,
+    /// Device losses that the log survives, if it has devices of its own.
+    pub log_survives: Option<u32>,
     /// Figures of these together, when there are any in use.
     pub read_cache: Option<ReadCache>,
     /// Bytes that deleted files and destroyed datasets still hold.
@@ -181,6 +183,15 @@ pub struct Vdev {
     pub trim: Option<Trim>,
     /// Its parts; empty for a device.
     pub children: Vec<Vdev>,
+}
+
+/// Groups and devices that are there for the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Class {
+    /// Its head in tables: `special`, `fast`, `logs`, `cache`.
+    pub head: String,
+    /// These.
+    pub vdevs: Vec<Vdev>,
 }
 
 /// State of a device's trim.

@@ -133,7 +133,7 @@ pub fn check_new<'a>(groups: &'a [Group], single: impl Iterator<Item = &'a Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::pool::Word;
+    use crate::api::pool::{Role, Word};
 
     fn add(groups: Vec<Group>, spares: &[&str]) -> Result<Reshape> {
         let spares = spares.iter().map(|&path| path.to_owned()).collect();
@@ -143,14 +143,14 @@ mod tests {
 
     #[test]
     fn new_devices_are_absolute_paths_and_none_is_given_twice() {
-        let mirror = Group { word: Word::Mirror, devices: vec!["/a".into(), "/b".into()] };
+        let mirror = Group { role: Role::Data, word: Word::Mirror, devices: vec!["/a".into(), "/b".into()] };
         assert!(add(vec![mirror.clone()], &["/c"]).is_ok());
         for (groups, spares) in [
             (vec![mirror.clone()], vec!["/b"]),
             (vec![mirror.clone(), mirror], vec![]),
             (vec![], vec!["c"]),
             (vec![], vec!["/z"]),
-            (vec![Group { word: Word::Mirror, devices: vec!["/a".into()] }], vec![]),
+            (vec![Group { role: Role::Data, word: Word::Mirror, devices: vec!["/a".into()] }], vec![]),
         ] {
             assert!(add(groups, &spares).is_err());
         }

@@ -1,10 +1,10 @@
 //! `pool add`: adds groups of devices, spares, or devices for copies of blocks.
 
-use super::super::create::no_device_twice;
+use super::super::create::{no_device_twice, safe_enough};
 use super::draft::{Act, Draft, needed};
 use super::plan::{Column, Part, RECORD};
 use super::{NOTHING_CHANGED, refused};
-use crate::api::pool::{Group, Word};
+use crate::api::pool::{Group, Role, Word};
 use crate::api::{ApiError, Result};
 use larder_device::Device;
 use larder_format::label::GroupRule;
@@ -15,17 +15,28 @@ impl<'a> Draft<'a> {
     pub fn add(&mut self, groups: &[Group], spares: &[String], caches: &[String]) -> Result<Act<'a>> {
         let (pool, upkeep) = (self.pool, self.upkeep);
         no_device_twice(groups, spares.iter().chain(caches))?;
-        let weakest = self.before.groups.iter().map(|group| group.rule().map(|rule| rule.layout.tolerance()));
+        let of_data = self.before.groups.iter().filter(|group| group.role == Role::Data);
+        let weakest = of_data.map(|group| group.rule().map(|rule| rule.layout.tolerance()));
         let weakest = weakest.flatten().min().unwrap_or(0);
         let mut specs = Vec::new();
         for group in groups {
             let rule = group.word.rule(group.devices.len()).expect("requests are checked");
-            as_safe(&group.word, &rule, weakest)?;
+            match group.role {
+                Role::Data => as_safe(&group.word, &rule, weakest)?,
+                Role::Special | Role::Fast => safe_enough(group, rule.layout.tolerance(), weakest)?,
+                Role::Log if rule.layout.tolerance() < weakest => self.notes.push(format!(
+                    "the log survives {} losses, the data {weakest}: if it is lost together with the power, what was \
+                     synced in the last seconds is lost",
+                    rule.layout.tolerance()
+                )),
+                Role::Log => {}
+            }
             let open = |path: &String| self.new_device(path);
-            specs.push(GroupSpec { rule, devices: group.devices.iter().map(open).collect::<Result<_>>()? });
+            let devices = group.devices.iter().map(open).collect::<Result<_>>()?;
+            specs.push(GroupSpec { rule, role: group.role.stored(), devices });
             let column = |path: &String| Column { index: None, path: path.clone(), lost: false };
             let columns = group.devices.iter().map(column).collect();
-            self.after.groups.push(Part { index: None, word: group.word, columns });
+            self.after.groups.push(Part { index: None, role: group.role, word: group.word, columns });
         }
         if !specs.is_empty() {
             let spec = PoolSpec { name: pool.name(), groups: specs.clone(), ashift: pool.store().ashift() };

@@ -27,6 +27,7 @@ use draft::Draft;
 use larder_format::DeviceIndex;
 use larder_pool::member::Member;
 use larder_pool::property::format_size;
+use larder_pool::roles::is_vital;
 use larder_pool::{Pool, PoolError};
 use larder_upkeep::Upkeep;
 use std::sync::Arc;
@@ -99,7 +100,7 @@ fn can_go(pool: &Pool, member: &Member) -> Result<()> {
     let Some(group) = pool.store().groups().into_iter().find(|group| group.index == member.group) else {
         return Ok(());
     };
-    if member.stands_for.is_some() || !member.is_online() {
+    if member.stands_for.is_some() || !member.is_online() || !is_vital(group.role) {
         return Ok(());
     }
     let columns: Vec<_> = pool.store().members().of_group(group.index).collect();

@@ -2,7 +2,7 @@
 
 use super::super::roster;
 use crate::api::Result;
-use crate::api::pool::{Group, Word};
+use crate::api::pool::{Group, Role, Word};
 use crate::api::repair::Shape;
 use larder_format::label::GroupRule;
 use larder_format::{DeviceIndex, GroupIndex};
@@ -25,6 +25,7 @@ pub struct Column {
 #[derive(Clone)]
 pub struct Part {
     pub index: Option<GroupIndex>,
+    pub role: Role,
     pub word: Word,
     pub columns: Vec<Column>,
 }
@@ -38,8 +39,8 @@ impl Part {
     /// Gives a mirror that became narrower or wider the word that it has now.
     pub fn reword(&mut self) -> Result<()> {
         self.word = if self.columns.len() == 1 { Word::Single } else { Word::Mirror };
-        Group { word: self.word, devices: self.columns.iter().map(|column| column.path.clone()).collect() }
-            .check()
+        let devices = self.columns.iter().map(|column| column.path.clone()).collect();
+        Group { role: self.role, word: self.word, devices }.check()
     }
 }
 
@@ -57,6 +58,7 @@ impl Plan {
     pub fn of(pool: &Pool) -> Self {
         let groups = pool.store().groups().into_iter().map(|group| Part {
             index: Some(group.index),
+            role: Role::of(group.role),
             word: Word::parse(&group.rule.name()).unwrap_or(Word::Single),
             columns: pool
                 .store()
@@ -99,7 +101,8 @@ impl Plan {
 
     /// For people.
     pub fn shape(&self) -> Shape {
-        let survives = self.groups.iter().filter_map(|group| {
+        let vital = self.groups.iter().filter(|group| group.role != Role::Log);
+        let survives = vital.filter_map(|group| {
             let left = group.rule()?.layout.losses_survived(|column| group.columns[column].lost);
             Some(left.map_or(0, |left| u32::try_from(left).unwrap_or(u32::MAX)))
         });
@@ -109,7 +112,7 @@ impl Plan {
             groups: self
                 .groups
                 .iter()
-                .map(|group| Group { word: group.word, devices: devices(group) })
+                .map(|group| Group { role: group.role, word: group.word, devices: devices(group) })
                 .collect(),
             spares: self.spares.clone(),
             caches: self.caches.clone(),

@@ -1,0 +1,287 @@
+//! Groups with a role: the log on devices of its own, which may be lost, and metadata on others, which may not.
+
+use crate::bed::{Bed, ROOT};
+use larder_device::Inline;
+
+use larder_format::root::{GroupRole, NO_GROUP};
+use larder_format::segment::SegmentKind;
+use larder_format::{ByteLen, DeviceIndex, GroupIndex};
+use larder_pool::create::rule_for;
+use larder_pool::{GroupSpec, ImportOptions, PoolError, Refusal};
+use larder_sim::{DeviceImage, Fault, SimWorld, Survival};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const SIZE: ByteLen = ByteLen::new(64 << 20);
+/// The log's group, and the first of its devices, behind two of data.
+const LOG: GroupIndex = GroupIndex::new(1);
+const LOG_DEVICE: usize = 2;
+
+/// A mirror of two, and a group of this role behind it.
+fn bed_with(role: GroupRole, devices: usize) -> Bed {
+    let sizes = vec![SIZE; devices];
+    let word = if devices == 1 { "single" } else { "mirror" };
+    let groups: [(GroupRole, &str, &[ByteLen]); 2] =
+        [(GroupRole::Data, "mirror", &[SIZE; 2]), (role, word, &sizes)];
+    Bed::with_groups(Arc::new(Inline), &groups, &[("compression", "off")])
+}
+
+/// Groups that have segments of a kind which are not freed.
+fn groups_of(bed: &Bed, kind: SegmentKind) -> BTreeSet<GroupIndex> {
+    let core = bed.pool.store().core.lock();
+    let of = core.entries.values().filter(|entry| entry.segment.kind == kind && entry.freed.get() == 0);
+    of.map(|entry| entry.segment.group).collect()
+}
+
+/// The devices after a power cut now; those of `lost` are not there.
+fn cut(bed: Bed, lost: &[usize]) -> SimWorld {
+    let trace = bed.sim.trace();
+    let images = trace.crash_images(trace.len(), Survival::DropAll);
+    drop(bed);
+    let there = |(index, image): (usize, DeviceImage)| (!lost.contains(&index)).then_some(image);
+    SimWorld::from_images(images.into_iter().enumerate().filter_map(there).collect())
+}
+
+fn accepting_loss() -> ImportOptions {
+    ImportOptions { accept_loss: true, ..ImportOptions::default() }
+}
+
+#[test]
+fn an_fsync_asks_the_log_devices_alone_and_is_found_there_after_a_cut() {
+    for devices in [1, 2] {
+        let bed = bed_with(GroupRole::Log, devices);
+        let node = bed.file(ROOT, "file");
+        bed.write(node, 0, &[1; 5_000]);
+        bed.pool.commit().unwrap();
+        (0..2 + devices).for_each(|device| bed.sim.device(device).reset_counters());
+        bed.write(node, 0, &[2; 5_000]);
+        bed.fsync(node);
+        let asked = |device: usize| bed.sim.device(device).counters();
+        for data in 0..2 {
+            assert_eq!((asked(data).writes, asked(data).flushes), (0, 0), "device {data} of data was asked");
+        }
+        for log in 2..2 + devices {
+            assert!(asked(log).writes > 0 && asked(log).flushes > 0, "device {log} of the log was not asked");
+        }
+        assert_eq!(groups_of(&bed, SegmentKind::Log), [LOG].into());
+        for kind in [SegmentKind::Data, SegmentKind::Small, SegmentKind::Node, SegmentKind::Run] {
+            assert!(!groups_of(&bed, kind).contains(&LOG), "{kind:?}");
+        }
+        let clock = Arc::clone(&bed.clock);
+        let bed = Bed::import(cut(bed, &[]), clock, 2);
+        assert_eq!(bed.content(bed.find("file").unwrap().node), [2; 5_000]);
+        bed.check();
+    }
+}
+
+#[test]
+fn a_pool_goes_on_without_its_log() {
+    for fault in [Fault::Gone, Fault::FailWrites(0..u64::MAX), Fault::FailFlushes, Fault::Hang] {
+        let case = format!("{fault:?}");
+        let bed = bed_with(GroupRole::Log, 1);
+        let node = bed.file(ROOT, "file");
+        bed.write(node, 0, &[1; 5_000]);
+        bed.fsync(node);
+        bed.sim.device(LOG_DEVICE).inject(fault);
+        for version in 2..6 {
+            bed.write(node, 0, &[version; 5_000]);
+            bed.fsync(node);
+            assert!(bed.pool.store().suspended().is_none(), "{case}");
+        }
+        assert_eq!(bed.pool.store().losses_survived(), 1, "{case}: that of the mirror");
+        bed.pool.commit().unwrap();
+        bed.write(node, 0, &[6; 5_000]);
+        bed.fsync(node);
+        assert_eq!(groups_of(&bed, SegmentKind::Log), [GroupIndex::new(0)].into(), "{case}");
+        // Nobody asks: the newest root says that the log lies elsewhere.
+        let clock = Arc::clone(&bed.clock);
+        let bed = Bed::import(cut(bed, &[LOG_DEVICE]), clock, 2);
+        assert_eq!(bed.content(bed.find("file").unwrap().node), [6; 5_000], "{case}");
+        bed.check();
+    }
+}
+
+#[test]
+fn a_log_device_that_is_there_again_is_used_again() {
+    let bed = bed_with(GroupRole::Log, 1);
+    let node = bed.file(ROOT, "file");
+    let device = bed.sim.device(LOG_DEVICE);
+    for round in 0..3 {
+        device.inject(Fault::Gone);
+        bed.write(node, 0, &[round; 5_000]);
+        bed.fsync(node);
+        device.clear_faults();
+        let found = larder_pool::open::scan(&(Arc::new(bed.sim.device(LOG_DEVICE)) as _));
+        let larder_pool::open::Scan::Member(found) = found else { panic!("its label is not found") };
+        bed.upkeep.devices.online(DeviceIndex::new(LOG_DEVICE as u16), Some(*found)).unwrap();
+        while bed.upkeep.resilver.step(u64::MAX).unwrap() {}
+        for _ in 0..4 {
+            bed.write(node, 0, &[100 + round; 5_000]);
+            bed.pool.commit().unwrap();
+        }
+        assert_eq!(groups_of(&bed, SegmentKind::Log), [LOG].into(), "round {round}");
+        bed.write(node, 0, &[200 + round; 5_000]);
+        bed.fsync(node);
+    }
+    let clock = Arc::clone(&bed.clock);
+    let bed = Bed::import(cut(bed, &[]), clock, 2);
+    assert_eq!(bed.content(bed.find("file").unwrap().node), [202; 5_000]);
+    bed.check();
+}
+
+#[test]
+fn a_log_that_is_lost_with_the_power_is_asked_about_by_name() {
+    let bed = bed_with(GroupRole::Log, 1);
+    let node = bed.file(ROOT, "file");
+    bed.write(node, 0, &[1; 5_000]);
+    bed.pool.commit().unwrap();
+    bed.write(node, 0, &[2; 5_000]);
+    bed.fsync(node);
+    let clock = Arc::clone(&bed.clock);
+    let left = cut(bed, &[LOG_DEVICE]);
+    let refused = Bed::try_import(left, Arc::clone(&clock), 2, &ImportOptions::default());
+    let Err(PoolError::Refused(Refusal::LogUnread { .. })) = &refused else {
+        panic!("{:?}", refused.map(drop));
+    };
+    drop(refused);
+}
+
+#[test]
+fn a_lost_log_may_be_given_up_and_costs_what_came_after_the_last_commit() {
+    let bed = bed_with(GroupRole::Log, 1);
+    let node = bed.file(ROOT, "file");
+    bed.write(node, 0, &[1; 5_000]);
+    bed.pool.commit().unwrap();
+    bed.write(node, 0, &[2; 5_000]);
+    bed.fsync(node);
+    let clock = Arc::clone(&bed.clock);
+    let bed = Bed::try_import(cut(bed, &[LOG_DEVICE]), Arc::clone(&clock), 2, &accepting_loss()).unwrap();
+    let node = bed.find("file").unwrap().node;
+    assert_eq!(bed.content(node), [1; 5_000]);
+    bed.write(node, 0, &[3; 5_000]);
+    bed.fsync(node);
+    bed.check();
+    // From then on nobody asks.
+    let bed = Bed::import(cut(bed, &[]), clock, 3);
+    assert_eq!(bed.content(bed.find("file").unwrap().node), [3; 5_000]);
+    bed.check();
+}
+
+#[test]
+fn a_pool_that_was_exported_is_imported_without_its_log() {
+    let bed = bed_with(GroupRole::Log, 1);
+    let node = bed.file(ROOT, "file");
+    bed.write(node, 0, &[1; 5_000]);
+    bed.fsync(node);
+    bed.pool.commit_export().unwrap();
+    let clock = Arc::clone(&bed.clock);
+    let bed = Bed::import(cut(bed, &[LOG_DEVICE]), clock, 2);
+    assert_eq!(bed.content(bed.find("file").unwrap().node), [1; 5_000]);
+    let node = bed.find("file").unwrap().node;
+    bed.write(node, 0, &[2; 5_000]);
+    bed.fsync(node);
+    bed.check();
+}
+
+#[test]
+fn a_log_is_taken_out_of_the_pool() {
+    for lost in [false, true] {
+        let bed = bed_with(GroupRole::Log, 2);
+        let node = bed.file(ROOT, "file");
+        bed.write(node, 0, &[1; 5_000]);
+        bed.fsync(node);
+        if lost {
+            (2..4).for_each(|device| bed.sim.device(device).inject(Fault::Gone));
+        }
+        bed.upkeep.reshape.remove_log(LOG).unwrap();
+        assert!(bed.pool.store().core.lock().groups.get(&LOG).is_none());
+        assert_eq!(bed.pool.store().members().iter().count(), 2);
+        bed.write(node, 0, &[2; 5_000]);
+        bed.fsync(node);
+        bed.check();
+        let clock = Arc::clone(&bed.clock);
+        let bed = Bed::import(cut(bed, &[2, 3]), clock, 2);
+        assert_eq!(bed.content(bed.find("file").unwrap().node), [2; 5_000]);
+        bed.check();
+        // The next group has a number of its own.
+        let devices = vec![Arc::new(bed.sim.add_device(SIZE)) as _];
+        let spec = GroupSpec { rule: rule_for("single", 1).unwrap(), role: GroupRole::Log, devices };
+        bed.upkeep.reshape.add_group(spec).unwrap();
+        bed.pool.commit().unwrap();
+        assert_eq!(groups_of(&bed, SegmentKind::Log), [GroupIndex::new(2)].into());
+        bed.check();
+    }
+}
+
+#[test]
+fn metadata_lies_on_its_own_group_and_on_data_when_that_is_full() {
+    for role in [GroupRole::Special, GroupRole::Fast] {
+        let bed = bed_with(role, 2);
+        let empty = bed.pool.store().space(128 << 10).size;
+        let alone = Bed::with_layout("mirror", &[SIZE; 2], &[]).pool.store().space(128 << 10).size;
+        assert_eq!(empty, alone, "{role:?}: what files can take is that of data");
+        for i in 0..300 {
+            let node = bed.file(ROOT, &format!("file{i}"));
+            bed.write(node, 0, &vec![i as u8; 20_000]);
+            if i % 10 == 0 {
+                bed.fsync(node);
+                bed.pool.commit().unwrap();
+            }
+        }
+        bed.pool.commit().unwrap();
+        for kind in [SegmentKind::Node, SegmentKind::Run, SegmentKind::Table] {
+            assert_eq!(groups_of(&bed, kind), [LOG].into(), "{role:?}: {kind:?}");
+        }
+        for kind in [SegmentKind::Data, SegmentKind::Small] {
+            assert!(!groups_of(&bed, kind).contains(&LOG), "{role:?}: {kind:?}");
+        }
+        let logs = if role == GroupRole::Fast { LOG } else { GroupIndex::new(0) };
+        assert_eq!(groups_of(&bed, SegmentKind::Log), [logs].into(), "{role:?}");
+        bed.check();
+        // It is as vital as data.
+        let clock = Arc::clone(&bed.clock);
+        let world = cut(bed, &[2, 3]);
+        let refused = Bed::try_import(world, Arc::clone(&clock), 2, &accepting_loss()).map(drop);
+        let Err(PoolError::Refused(Refusal::TooFewDevices { .. })) = refused else { panic!("{refused:?}") };
+    }
+}
+
+#[test]
+fn a_full_group_of_metadata_keeps_its_reserve_and_the_rest_goes_to_data() {
+    let bed = bed_with(GroupRole::Special, 1);
+    let reserve = {
+        let mut core = bed.pool.store().core.lock();
+        let space = core.groups.change(LOG).unwrap();
+        let reserve = space.enough();
+        // Somebody has all the rest.
+        while space.free_segments() > reserve {
+            space.take_any(DeviceIndex::new(LOG_DEVICE as u16)).unwrap();
+        }
+        core.close_streams(LOG);
+        assert_eq!(core.full_of_metadata(), Some(LOG));
+        reserve
+    };
+    for i in 0..200 {
+        let node = bed.file(ROOT, &format!("file{i}"));
+        bed.write(node, 0, &vec![i as u8; 2_000]);
+        if i % 4 == 0 {
+            bed.pool.commit().unwrap();
+        }
+    }
+    bed.pool.commit().unwrap();
+    assert!(groups_of(&bed, SegmentKind::Node).contains(&GroupIndex::new(0)));
+    let core = bed.pool.store().core.lock();
+    assert!(core.groups[&LOG].free_segments() >= reserve);
+    assert!(!core.is_tight(), "writers need not pay for it");
+}
+
+#[test]
+fn a_device_too_small_for_a_role_is_refused() {
+    let bed = Bed::with_layout("single", &[ByteLen::new(16 << 30)], &[]);
+    let devices = vec![Arc::new(bed.sim.add_device(ByteLen::new(256 << 20))) as _];
+    let spec = GroupSpec { rule: rule_for("single", 1).unwrap(), role: GroupRole::Log, devices };
+    let refused = bed.upkeep.reshape.add_group(spec);
+    let Err(PoolError::Refused(Refusal::TooSmall { needed, .. })) = &refused else { panic!("{refused:?}") };
+    assert!((384 << 20..400 << 20).contains(needed), "{needed}");
+    assert!(bed.pool.store().members().iter().all(|member| member.group != NO_GROUP));
+}

@@ -1,0 +1,132 @@
+//! Roles of groups: what lies where, and which groups promises rest on.
+//!
+//! Records lie in groups of data alone. Nodes, runs and tables go to groups that are there for them first, the log's
+//! segments to the log's; to data where those have no room. A group of the *log* holds nothing that is not in memory,
+//! but for what was acknowledged since the last durable commit. So a pool goes on without it: its log is opened
+//! elsewhere, and the commit that opens it has all that the lost one had.
+
+use crate::core::Core;
+use crate::space::GroupSpace;
+use crate::store::Store;
+use crate::watermark::Watermark;
+use larder_format::GroupIndex;
+use larder_format::root::GroupRole;
+use larder_format::segment::SegmentKind;
+use std::time::Duration;
+
+/// The order in which groups of a role come for segments of a kind: the least first. None: they never get one.
+fn turn_of(role: GroupRole, kind: SegmentKind) -> Option<u8> {
+    use GroupRole::{Cache, Data, Fast, Front, Log, Special};
+    match (kind, role) {
+        (_, Cache | Front) => None,
+        (SegmentKind::Log, Log) => Some(0),
+        (SegmentKind::Log, Fast) => Some(1),
+        (SegmentKind::Node | SegmentKind::Run | SegmentKind::Table, Special | Fast) => Some(0),
+        (_, Data) => Some(2),
+        (_, Log | Special | Fast) => None,
+    }
+}
+
+/// Whether a pool holds more in a group of this role than memory does.
+pub fn is_vital(role: GroupRole) -> bool {
+    role != GroupRole::Log
+}
+
+impl GroupSpace {
+    /// Whether records lie here.
+    pub fn has_records(&self) -> bool {
+        self.role == GroupRole::Data
+    }
+
+    /// See [`is_vital`].
+    pub fn is_vital(&self) -> bool {
+        is_vital(self.role)
+    }
+}
+
+impl Core {
+    /// The groups that hold more than the log, all of whose space is somebody's who has no other.
+    pub fn vital_groups(&self) -> impl Iterator<Item = &GroupSpace> {
+        self.groups.values().filter(|group| group.is_vital())
+    }
+
+    /// The groups that records go to.
+    pub fn record_groups(&self) -> impl Iterator<Item = &GroupSpace> {
+        self.groups.values().filter(|group| group.has_records())
+    }
+
+    /// Groups in the order in which a stream of `kind` should use them: by role, then most free first; each with the
+    /// mark that is kept there. Groups of metadata keep their reserve as long as there is another: what is dead there
+    /// is won back by moving what lives.
+    pub(crate) fn groups_for(&self, kind: SegmentKind, mark: Watermark) -> Vec<(GroupIndex, Watermark)> {
+        let mut groups: Vec<_> = (self.groups.values())
+            .filter(|group| !group.leaving)
+            .filter_map(|group| Some((turn_of(group.role, kind)?, group)))
+            .collect();
+        groups.sort_by_key(|(turn, space)| {
+            let total = space.total_segments().max(1);
+            (*turn, std::cmp::Reverse(space.free_segments() * 1024 / total), space.index)
+        });
+        let spares = |group: &GroupSpace| !group.has_records() && kind != SegmentKind::Log;
+        let restrained = |group: &GroupSpace| {
+            let is_lavish = spares(group) && mark != Watermark::Clean;
+            if is_lavish { mark.min(Watermark::Available) } else { mark }
+        };
+        let first = groups.iter().map(|(_, group)| (group.index, restrained(group)));
+        let last = groups.iter().filter(|(_, group)| restrained(group) != mark);
+        first.chain(last.map(|(_, group)| (group.index, mark))).collect()
+    }
+
+    /// The number of a group whose reserve metadata has reached, if there is one: what follows goes to data.
+    pub fn full_of_metadata(&self) -> Option<GroupIndex> {
+        let is_full = |group: &&GroupSpace| {
+            !group.has_records() && group.is_vital() && group.free_above(Watermark::Available) == 0
+        };
+        self.groups.values().find(is_full).map(|group| group.index)
+    }
+}
+
+impl Store {
+    /// Whether a group can do without those of its members that are out of use.
+    pub fn can_go_on(&self, group: GroupIndex) -> bool {
+        let rule = self.core.lock().groups.get(&group).map(|space| space.rule);
+        let members: Vec<_> = self.members.of_group(group).collect();
+        rule.is_some_and(|rule| rule.layout.survives(|column| !members[column].is_online()))
+    }
+
+    /// Whether the log may lie on a group: one that is vital suspends the pool when it cannot go on.
+    pub fn takes_log(&self, group: GroupIndex) -> bool {
+        let space = |of: fn(&GroupSpace) -> bool| self.core.lock().groups.get(&group).is_some_and(of);
+        space(|group| !group.leaving) && (space(GroupSpace::is_vital) || self.can_go_on(group))
+    }
+
+    /// Whether the log stays on a group: it takes it, and none that is rather there for it has room.
+    pub fn keeps_log(&self, group: GroupIndex) -> bool {
+        let turn = |space: &GroupSpace| turn_of(space.role, SegmentKind::Log);
+        let better: Vec<GroupIndex> = {
+            let core = self.core.lock();
+            let mine = core.groups.get(&group).and_then(turn);
+            let is_better = |space: &&GroupSpace| {
+                space.free_segments() > 0 && turn(space).zip(mine).is_some_and(|(other, mine)| other < mine)
+            };
+            core.groups.values().filter(is_better).map(|space| space.index).collect()
+        };
+        self.takes_log(group) && !better.into_iter().any(|other| self.takes_log(other))
+    }
+
+    /// Sets after how long a device that does not answer is given up; one of the log, behind which every fsync and
+    /// commit waits, and which nobody needs, in a third of that.
+    pub fn set_timeouts(&self, timeout: Duration) {
+        let logs: Vec<_> =
+            self.core.lock().groups.values().filter(|of| !of.is_vital()).map(|of| of.index).collect();
+        for member in self.members.all() {
+            let part = if logs.contains(&member.group) { 3 } else { 1 };
+            member.set_timeout(timeout / part);
+        }
+    }
+
+    /// Whether a group holds more than the log.
+    pub fn is_vital(&self, group: GroupIndex) -> bool {
+        self.core.lock().groups.get(&group).is_none_or(GroupSpace::is_vital)
+    }
+}
