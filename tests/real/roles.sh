@@ -61,7 +61,7 @@ asked() {
     [ "$after" = "$before" ]
 }
 check "what is synced asks the log's device alone" within 60 asked
-check "and that was asked" test "$(writes logs)" -gt 10
+check "and that was asked" test "$(writes logs)" -gt 0
 sums
 
 kill_daemon

@@ -495,9 +495,8 @@ impl Pool {
 
     /// Tells all members how long they may take.
     pub(crate) fn apply_device_timeout(&self) {
-        if let Some(timeout) = device_timeout(&self.properties.read()) {
-            self.shared.store.set_timeouts(timeout);
-        }
+        let timeout = device_timeout(&self.properties.read()).unwrap_or(larder_device::TIMEOUT);
+        self.shared.store.set_timeouts(timeout);
     }
 }
 

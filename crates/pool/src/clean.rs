@@ -146,9 +146,13 @@ fn victim(core: &Core, urgent: bool) -> Option<SegmentId> {
         Some(lacking) => group == lacking,
         None => core.groups[&group].has_records(),
     };
-    let candidates = core.entries.values().filter(|entry| serves(entry.segment.group));
-    let candidates = candidates.filter(|entry| entry.is_worth_cleaning());
-    let best = candidates.max_by(|a, b| worth(a).total_cmp(&worth(b)).then(b.segment.id.cmp(&a.segment.id)));
+    let best = |serves: &dyn Fn(GroupIndex) -> bool| {
+        let candidates = core.entries.values().filter(|entry| serves(entry.segment.group));
+        let candidates = candidates.filter(|entry| entry.is_worth_cleaning());
+        candidates.max_by(|a, b| worth(a).total_cmp(&worth(b)).then(b.segment.id.cmp(&a.segment.id)))
+    };
+    // Merges alone bring back what is dead of runs.
+    let best = best(&serves).or_else(|| best(&|group| core.groups[&group].has_records()));
     best.map(|entry| entry.segment.id)
 }
 
@@ -192,7 +196,10 @@ impl Pool {
         self.observe_devices();
         if self.shared.intent.is_astray() {
             // Only memory has what was synced since the last commit.
-            self.commit()?;
+            match self.commit_what_fits() {
+                Err(PoolError::NoSpace) => {}
+                committed => drop(committed?),
+            }
         }
         self.reap_held();
         let mut allowance = None;

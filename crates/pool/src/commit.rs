@@ -678,7 +678,8 @@ impl Pool {
             self.shared.store.members.flush_all();
         }
         self.shared.store.check_tolerance()?;
-        self.shared.store.members.iter().for_each(|member| member.note_root());
+        let told = |index| root.devices.iter().find(|device| device.index == index);
+        self.shared.store.members.iter().for_each(|member| member.note_root(told(member.index)));
         let again = self.shared.store.members.write_labels(1, |area| ring_slot(area, commit), &bytes);
         if refused.is_empty() {
             // This commit is durable; whoever reads is told of devices that failed at its second copy.

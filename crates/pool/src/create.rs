@@ -385,6 +385,7 @@ impl Pool {
             contents: Contents { secret, datasets: vec![root], ..Contents::default() },
         })?;
         pool.datasets.read()[&ROOT_DATASET].state.write().changed = true;
+        pool.apply_device_timeout();
         pool.beat()?;
         pool.shared.store.event(Event::new(Class::PoolCreate));
         pool.commit()?;

@@ -54,11 +54,9 @@ impl Found {
         let tables = Tree::open(root.tables);
         let mut contents = Contents::read(&tables, store)?;
         // Before more is read.
-        if let Some(timeout) =
-            contents.properties.get(&DatasetId::new(0)).and_then(|own| device_timeout(own.local()))
-        {
-            store.set_timeouts(timeout);
-        }
+        let own = contents.properties.get(&DatasetId::new(0));
+        let timeout = own.and_then(|own| device_timeout(own.local()));
+        store.set_timeouts(timeout.unwrap_or(larder_device::TIMEOUT));
         for (table, number, value) in std::mem::take(&mut contents.kept) {
             match table {
                 Table::Damage => damage.adopt(number, &value),
@@ -98,9 +96,14 @@ fn read_log(store: &Arc<Store>, root: &Root, accepted: Accepted) -> Result<Inten
     }
     let slot_size = |segment: &SegmentRecord| store.members.get(segment.slots[0].device).slot_size;
     let member = |segment: &SegmentRecord, column: usize| store.members.get(segment.slots[column].device);
+    // Imports that were cut short before they committed repeat the root that the log belongs to.
+    let repeats = (root.history.iter().zip(0..))
+        .take_while(|(import, before)| import.first.get() + before == root.commit.get())
+        .count() as u64;
     let copy = |segment: &SegmentRecord, column: usize| {
         let member = member(segment, column);
-        let is_recent = || member.holds().is_none() && member.good_through().next() >= root.commit;
+        let is_recent =
+            || member.holds().is_none() && member.good_through().get() + 1 + repeats >= root.commit.get();
         match member.is_online() {
             true => LogCopy::Whole,
             false if is_recent() => LogCopy::Recent,

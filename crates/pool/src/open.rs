@@ -360,7 +360,7 @@ pub fn assemble(found: Vec<Found>) -> Vec<Importable> {
 
 fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Importable> {
     let commit_of = |found: &Found| found.root.as_ref().map_or(CommitId::new(0), |root| root.commit);
-    let root = newest(found.iter().filter_map(|found| found.root.as_ref()))?.clone();
+    let root = newest(&found)?.clone();
     let is_log = |known: &RootDevice| {
         let group = root.groups.iter().find(|group| group.index == known.group);
         group.is_some_and(|group| !is_vital(group.role))
@@ -412,7 +412,7 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
                 remarks.push(format!(
                     "{path}, of the log, was written apart from the pool: it holds nothing of it"
                 ));
-                apart.push(known.index);
+                apart.push(path.clone());
             } else {
                 refusal = Some(Refusal::WrittenApart { device: path, since });
             }
@@ -445,15 +445,19 @@ fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Imp
             };
             // A device that joined at a boundary holds nothing from before, nor a root, until the one that names it.
             let held = |device: &Found| device.root.as_ref().map_or(known.since, |root| root.commit);
+            let is_apart = |device: &Found| apart.contains(&device.device.name());
             let strayed = |held: &Root| holds(&root.history, held).0 < held.commit;
             let missed_none = |device: &Found| {
                 held(device).get() + 1 >= root.commit.get() && !device.root.as_ref().is_some_and(strayed)
             };
             let standing = match (&found, known.state) {
-                (Some(_), _) if apart.contains(&known.index) => Standing::Stale(CommitId::new(0)),
                 // Nobody is to bring it back unasked.
                 (None, DeviceState::Offline) => Standing::Offline(known.good_through),
                 (None, _) => Standing::Missing,
+                (Some(device), DeviceState::Offline) if is_apart(device) => {
+                    Standing::Offline(CommitId::new(0))
+                }
+                (Some(device), _) if is_apart(device) => Standing::Stale(CommitId::new(0)),
                 (Some(_), DeviceState::Spare) if known.is_cache => Standing::Cache,
                 (Some(_), DeviceState::Spare) => Standing::Spare,
                 (Some(device), DeviceState::Offline) => Standing::Offline(through(device)),
@@ -547,11 +551,19 @@ fn holder(root: &Root, devices: &[Candidate]) -> Heartbeat {
     })
 }
 
-/// The newest of roots; of two of one commit, the one that is more than the first of an import, which repeats the state
+/// The newest of roots; of two of one commit, the one that a device has which is not of the log: a root that devices of
+/// the log alone have was told to nobody. Then the one that is more than the first of an import, which repeats the state
 /// before it.
-fn newest<'a>(roots: impl Iterator<Item = &'a Root>) -> Option<&'a Root> {
+fn newest(found: &[Found]) -> Option<&Root> {
     let repeats = |root: &Root| root.history.first().is_some_and(|import| import.first == root.commit);
-    roots.max_by_key(|root| (root.commit, !repeats(root)))
+    let is_vital_there = |found: &Found, root: &Root| {
+        let known = root.devices.iter().find(|known| known.guid == found.label.device);
+        let group = known.and_then(|known| root.groups.iter().find(|group| group.index == known.group));
+        group.is_none_or(|group| is_vital(group.role))
+    };
+    let roots = found.iter().filter_map(|found| Some((found, found.root.as_ref()?)));
+    let best = roots.max_by_key(|(found, root)| (root.commit, is_vital_there(found, root), !repeats(root)));
+    best.map(|(_, root)| root)
 }
 
 /// The last commit of the pool with this history that a device whose newest root is `held` holds, and the import that

@@ -39,12 +39,14 @@ impl Pool {
         {
             let _nobody_commits = self.commit_turn();
             let _nobody_enters = self.gate.write();
-            let _nobody_syncs = self.shared.intent.lock();
+            let nobody_syncs = self.shared.intent.lock();
             let Some(suspension) = self.shared.store.suspension() else { return Ok(()) };
             if suspension.lasting || !self.shared.store.has_enough_unharmed() {
                 return Err(Refusal::CannotComplete(suspension.reason).into());
             }
             self.shared.store.write_stripes_again()?;
+            // An fsync finds the pool suspended; the commit that was kept may leave the log.
+            drop(nobody_syncs);
             self.finish_kept()?;
             self.shared.store.resumed();
         }

@@ -103,7 +103,7 @@ impl<'a> Appender<'a> {
             let core = self.store.core.lock();
             self.beside = core.groups_of(places);
             let at = self.stripe.as_ref().map(|stripe| stripe.tail.segment.group);
-            core.groups.len() > 1 && at.is_some_and(|at| self.beside.contains(&at))
+            core.has_choice(self.kind) && at.is_some_and(|at| self.beside.contains(&at))
         };
         if is_there {
             self.submit()?;
@@ -143,13 +143,10 @@ impl<'a> Appender<'a> {
     fn begin(&self, size: u32) -> Result<OpenStripe> {
         let (kind, bin) = (self.kind, self.bin);
         let mut core = self.store.core.lock();
-        let mut groups = core.groups_for(kind, self.mark);
-        if kind.is_rooted() {
-            // The root names all of them: one is open at a time, not one in each group.
-            let is_open = |group| core.streams.keys().any(|(of, .., at)| (*of, *at) == (kind, group));
-            groups.sort_by_key(|&(group, _)| !is_open(group));
-        }
-        groups.sort_by_key(|(group, _)| self.beside.contains(group));
+        // The root names all rooted ones: one is open at a time, not one in each group.
+        let is_open = |group| core.streams.keys().any(|(of, .., at)| (*of, *at) == (kind, group));
+        let last = |group| self.beside.contains(&group) || kind.is_rooted() && !is_open(group);
+        let groups = core.groups_for(kind, self.mark, last);
         let tail = groups.into_iter().find_map(|(group, mark)| core.tail_of(kind, bin, group, mark, size));
         let tail = tail.ok_or(PoolError::NoSpace)?;
         Ok(OpenStripe { tail, used: 0, blocks: Vec::new(), spots: Vec::new() })

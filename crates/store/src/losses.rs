@@ -41,7 +41,8 @@ impl Store {
         let logs = core.groups.values().filter(|group| !group.is_vital());
         let left = logs.map(|group| {
             let members: Vec<_> = self.members.of_group(group.index).collect();
-            group.rule.layout.losses_survived(|column| !members[column].is_online()).unwrap_or(0)
+            let is_lost = |column: usize| members.get(column).is_none_or(|member| !member.is_online());
+            group.rule.layout.losses_survived(is_lost).unwrap_or(0)
         });
         left.min()
     }

@@ -724,9 +724,10 @@ impl Member {
         self.device.iter().for_each(|device| device.abandon());
     }
 
-    /// A root is durable on everybody who is in use.
-    pub fn note_root(&self) {
-        self.current.store(self.is_online(), Ordering::Release);
+    /// A root is durable that has this entry of it, if any: whether it failed at that root or not, others vouch for it.
+    pub fn note_root(&self, told: Option<&RootDevice>) {
+        let is_current = told.is_some_and(|told| told.state == DeviceState::Current);
+        self.current.store(is_current, Ordering::Release);
     }
 
     /// Whether it would pass for current if the others were lost, whatever they know of it.

@@ -55,26 +55,39 @@ impl Core {
         self.groups.values().filter(|group| group.has_records())
     }
 
-    /// Groups in the order in which a stream of `kind` should use them: by role, then most free first; each with the
-    /// mark that is kept there. Groups of metadata keep their reserve as long as there is another: what is dead there
-    /// is won back by moving what lives.
-    pub(crate) fn groups_for(&self, kind: SegmentKind, mark: Watermark) -> Vec<(GroupIndex, Watermark)> {
+    /// Groups in the order in which a stream of `kind` should use them: those that come `last` behind others, by role,
+    /// most free first; each with the mark that is kept there. Where metadata has groups of its own these keep their
+    /// reserve, and groups of data what the cleaner works with, as long as another has room: what is dead there is won
+    /// back by moving what lives.
+    pub(crate) fn groups_for(
+        &self,
+        kind: SegmentKind,
+        mark: Watermark,
+        last: impl Fn(GroupIndex) -> bool,
+    ) -> Vec<(GroupIndex, Watermark)> {
         let mut groups: Vec<_> = (self.groups.values())
             .filter(|group| !group.leaving)
             .filter_map(|group| Some((turn_of(group.role, kind)?, group)))
             .collect();
         groups.sort_by_key(|(turn, space)| {
             let total = space.total_segments().max(1);
-            (*turn, std::cmp::Reverse(space.free_segments() * 1024 / total), space.index)
+            let free = space.free_segments() * 1024 / total;
+            (last(space.index), *turn, std::cmp::Reverse(free), space.index)
         });
-        let spares = |group: &GroupSpace| !group.has_records() && kind != SegmentKind::Log;
-        let restrained = |group: &GroupSpace| {
-            let is_lavish = spares(group) && mark != Watermark::Clean;
-            if is_lavish { mark.min(Watermark::Available) } else { mark }
+        let is_apart = kind != SegmentKind::Log && groups.iter().any(|(_, group)| !group.has_records());
+        let kept = |group: &GroupSpace| match group.has_records() {
+            _ if !is_apart || mark == Watermark::Clean => mark,
+            true => mark.min(Watermark::Changes),
+            false => mark.min(Watermark::Available),
         };
-        let first = groups.iter().map(|(_, group)| (group.index, restrained(group)));
-        let last = groups.iter().filter(|(_, group)| restrained(group) != mark);
-        first.chain(last.map(|(_, group)| (group.index, mark))).collect()
+        let first = groups.iter().map(|(_, group)| (group.index, kept(group)));
+        let then = groups.iter().filter(|(_, group)| kept(group) != mark);
+        first.chain(then.map(|(_, group)| (group.index, mark))).collect()
+    }
+
+    /// Whether a stream of `kind` has a choice of groups.
+    pub(crate) fn has_choice(&self, kind: SegmentKind) -> bool {
+        self.groups.values().filter(|group| turn_of(group.role, kind).is_some()).count() > 1
     }
 
     /// The number of a group whose reserve metadata has reached, if there is one: what follows goes to data.
@@ -91,7 +104,9 @@ impl Store {
     pub fn can_go_on(&self, group: GroupIndex) -> bool {
         let rule = self.core.lock().groups.get(&group).map(|space| space.rule);
         let members: Vec<_> = self.members.of_group(group).collect();
-        rule.is_some_and(|rule| rule.layout.survives(|column| !members[column].is_online()))
+        // It may be on its way out of the pool.
+        let is_lost = |column: usize| members.get(column).is_none_or(|member| !member.is_online());
+        rule.is_some_and(|rule| rule.layout.survives(is_lost))
     }
 
     /// Whether the log may lie on a group: one that is vital suspends the pool when it cannot go on.

@@ -300,9 +300,8 @@ impl Core {
             bin.copy = 0;
         }
         let Some(&first) = footprints.first() else { return Err(PoolError::NoSpace) };
-        let (mut groups, used) = (self.groups_for(kind, mark), self.groups_of(slice(&beside[0])));
-        groups.sort_by_key(|(group, _)| used.contains(group));
-        for (group, mark) in groups {
+        let used = self.groups_of(slice(&beside[0]));
+        for (group, mark) in self.groups_for(kind, mark, |group| used.contains(&group)) {
             let Some(tail) = self.tail_of(kind, bin, group, mark, first) else { continue };
             let Tail { segment, offset, room, step, fresh, .. } = tail;
             let (id, layout) = (segment.id, segment.layout);
@@ -817,7 +816,7 @@ impl Store {
     /// Opens a segment for the log and writes its descriptors; `None` when there are no slots.
     pub fn open_log_segment(&self) -> Result<Option<SegmentId>> {
         let record = {
-            let mut groups = self.core.lock().groups_for(SegmentKind::Log, Watermark::Promised);
+            let mut groups = self.core.lock().groups_for(SegmentKind::Log, Watermark::Promised, |_| false);
             groups.retain(|&(group, _)| self.takes_log(group));
             let bin = Bin { class: 0, copy: 0 };
             let mut core = self.core.lock();

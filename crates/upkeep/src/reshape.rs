@@ -232,10 +232,14 @@ impl Reshape {
             self.store.event(event.text("with the log's group"));
         }
         let gone: Vec<_> = leaving.iter().map(|member| member.index).collect();
-        self.pool.change_members(move |pool, _| {
-            gone.into_iter().for_each(|index| drop(pool.store().members.take(index)));
+        let removed = self.pool.change_members(move |pool, _| {
             pool.store().core.lock().groups.remove(group);
-        })?;
+            gone.into_iter().for_each(|index| drop(pool.store().members.take(index)));
+        });
+        if removed.is_err() {
+            self.set_leaving(group, false);
+        }
+        removed?;
         self.resilver.forget();
         leaving.iter().for_each(|member| wipe(member));
         Ok(())

@@ -3,6 +3,7 @@
 use crate::bed::{Bed, ROOT};
 use larder_device::Inline;
 
+use larder_format::label::LABEL_AREA;
 use larder_format::root::{GroupRole, NO_GROUP};
 use larder_format::segment::SegmentKind;
 use larder_format::{ByteLen, DeviceIndex, GroupIndex};
@@ -69,7 +70,7 @@ fn an_fsync_asks_the_log_devices_alone_and_is_found_there_after_a_cut() {
         }
         let clock = Arc::clone(&bed.clock);
         let bed = Bed::import(cut(bed, &[]), clock, 2);
-        assert_eq!(bed.content(bed.find("file").unwrap().node), [2; 5_000]);
+        assert!(bed.content(bed.find("file").unwrap().node) == [2; 5_000]);
         bed.check();
     }
 }
@@ -96,7 +97,7 @@ fn a_pool_goes_on_without_its_log() {
         // Nobody asks: the newest root says that the log lies elsewhere.
         let clock = Arc::clone(&bed.clock);
         let bed = Bed::import(cut(bed, &[LOG_DEVICE]), clock, 2);
-        assert_eq!(bed.content(bed.find("file").unwrap().node), [6; 5_000], "{case}");
+        assert!(bed.content(bed.find("file").unwrap().node) == [6; 5_000], "{case}");
         bed.check();
     }
 }
@@ -125,7 +126,7 @@ fn a_log_device_that_is_there_again_is_used_again() {
     }
     let clock = Arc::clone(&bed.clock);
     let bed = Bed::import(cut(bed, &[]), clock, 2);
-    assert_eq!(bed.content(bed.find("file").unwrap().node), [202; 5_000]);
+    assert!(bed.content(bed.find("file").unwrap().node) == [202; 5_000]);
     bed.check();
 }
 
@@ -157,13 +158,13 @@ fn a_lost_log_may_be_given_up_and_costs_what_came_after_the_last_commit() {
     let clock = Arc::clone(&bed.clock);
     let bed = Bed::try_import(cut(bed, &[LOG_DEVICE]), Arc::clone(&clock), 2, &accepting_loss()).unwrap();
     let node = bed.find("file").unwrap().node;
-    assert_eq!(bed.content(node), [1; 5_000]);
+    assert!(bed.content(node) == [1; 5_000]);
     bed.write(node, 0, &[3; 5_000]);
     bed.fsync(node);
     bed.check();
     // From then on nobody asks.
     let bed = Bed::import(cut(bed, &[]), clock, 3);
-    assert_eq!(bed.content(bed.find("file").unwrap().node), [3; 5_000]);
+    assert!(bed.content(bed.find("file").unwrap().node) == [3; 5_000]);
     bed.check();
 }
 
@@ -176,11 +177,105 @@ fn a_pool_that_was_exported_is_imported_without_its_log() {
     bed.pool.commit_export().unwrap();
     let clock = Arc::clone(&bed.clock);
     let bed = Bed::import(cut(bed, &[LOG_DEVICE]), clock, 2);
-    assert_eq!(bed.content(bed.find("file").unwrap().node), [1; 5_000]);
+    assert!(bed.content(bed.find("file").unwrap().node) == [1; 5_000]);
     let node = bed.find("file").unwrap().node;
     bed.write(node, 0, &[2; 5_000]);
     bed.fsync(node);
     bed.check();
+}
+
+#[test]
+fn a_commit_that_was_kept_is_finished_without_the_log() {
+    let bed = bed_with(GroupRole::Log, 1);
+    let node = bed.file(ROOT, "file");
+    bed.write(node, 0, &[1; 5_000]);
+    bed.pool.commit().unwrap();
+    bed.write(node, 0, &[2; 5_000]);
+    (0..2).for_each(|device| bed.sim.device(device).inject(Fault::Full));
+    assert!(bed.pool.commit().is_err());
+    assert!(bed.pool.store().suspended().is_some());
+    bed.sim.device(LOG_DEVICE).inject(Fault::Gone);
+    (0..2).for_each(|device| bed.sim.device(device).clear_faults());
+    // It tells of the log's device, which is still gone.
+    drop(bed.upkeep.devices.clear(None));
+    assert_eq!(bed.pool.store().suspended(), None);
+    bed.write(node, 0, &[3; 5_000]);
+    bed.fsync(node);
+    bed.check();
+    let clock = Arc::clone(&bed.clock);
+    let bed = Bed::import(cut(bed, &[LOG_DEVICE]), clock, 2);
+    assert!(bed.content(bed.find("file").unwrap().node) == [3; 5_000]);
+    bed.check();
+}
+
+#[test]
+fn a_half_of_the_log_that_missed_only_a_root_is_not_believed_about_what_came_after() {
+    let bed = bed_with(GroupRole::Log, 2);
+    let node = bed.file(ROOT, "file");
+    bed.write(node, 0, &[1; 5_000]);
+    bed.pool.commit().unwrap();
+    for labels in [0..LABEL_AREA, SIZE.get() - LABEL_AREA..SIZE.get()] {
+        bed.sim.device(LOG_DEVICE).inject(Fault::FailWrites(labels));
+    }
+    bed.write(node, 0, &[2; 5_000]);
+    bed.pool.commit().unwrap();
+    bed.write(node, 0, &[3; 5_000]);
+    bed.fsync(node);
+    let clock = Arc::clone(&bed.clock);
+    let left = cut(bed, &[LOG_DEVICE + 1]);
+    let images = left.images();
+    let bed = match Bed::try_import(left, Arc::clone(&clock), 2, &ImportOptions::default()) {
+        Err(PoolError::Refused(Refusal::LogUnread { is_alone: true, .. })) => {
+            let options = ImportOptions { without_log: true, ..ImportOptions::default() };
+            Bed::try_import(SimWorld::from_images(images), clock, 2, &options).unwrap()
+        }
+        imported => imported.unwrap(),
+    };
+    assert!(bed.content(bed.find("file").unwrap().node) == [3; 5_000]);
+    bed.check();
+}
+
+#[test]
+fn a_log_that_comes_back_with_a_root_of_its_own_keeps_nobody_out() {
+    let bed = bed_with(GroupRole::Log, 1);
+    let node = bed.file(ROOT, "file");
+    bed.write(node, 0, &[1; 5_000]);
+    bed.pool.commit().unwrap();
+    bed.write(node, 0, &[2; 5_000]);
+    bed.fsync(node);
+    // Its next root reaches the log alone.
+    let before = (0..2).map(|device| bed.sim.device(device).image()).collect::<Vec<_>>();
+    bed.pool.commit().unwrap();
+    let log = bed.sim.device(LOG_DEVICE).image();
+    let clock = Arc::clone(&bed.clock);
+    drop(bed);
+    let options = ImportOptions { without_log: true, ..ImportOptions::default() };
+    // Cut before its first commit, and in use.
+    for commits in [0, 3] {
+        let sim = SimWorld::from_images(before.clone());
+        let pool = Bed::try_import_pool(Arc::new(Inline), &sim, &clock, 3, &options).unwrap();
+        pool.take_replay();
+        pool.replayed();
+        for _ in 0..commits {
+            pool.commit().unwrap();
+        }
+        drop(pool);
+        let mut images = sim.images();
+        images.push(log.clone());
+        let bed = Bed::try_import(SimWorld::from_images(images), Arc::clone(&clock), 4, &options).unwrap();
+        // The fsync that was given up is found again, unless a commit came between.
+        let version = if commits == 0 { 2 } else { 1 };
+        assert!(bed.content(bed.find("file").unwrap().node) == [version; 5_000], "{commits}");
+        let found = larder_pool::open::scan(&(Arc::new(bed.sim.device(LOG_DEVICE)) as _));
+        let larder_pool::open::Scan::Member(found) = found else { panic!("its label is not found") };
+        bed.upkeep.devices.online(DeviceIndex::new(LOG_DEVICE as u16), Some(*found)).unwrap();
+        while bed.upkeep.resilver.step(u64::MAX).unwrap() {}
+        for _ in 0..3 {
+            bed.pool.commit().unwrap();
+        }
+        assert_eq!(groups_of(&bed, SegmentKind::Log), [LOG].into(), "{commits}");
+        bed.check();
+    }
 }
 
 #[test]
@@ -201,7 +296,7 @@ fn a_log_is_taken_out_of_the_pool() {
         bed.check();
         let clock = Arc::clone(&bed.clock);
         let bed = Bed::import(cut(bed, &[2, 3]), clock, 2);
-        assert_eq!(bed.content(bed.find("file").unwrap().node), [2; 5_000]);
+        assert!(bed.content(bed.find("file").unwrap().node) == [2; 5_000]);
         bed.check();
         // The next group has a number of its own.
         let devices = vec![Arc::new(bed.sim.add_device(SIZE)) as _];
