@@ -552,8 +552,8 @@ fn holder(root: &Root, devices: &[Candidate]) -> Heartbeat {
 }
 
 /// The newest of roots; of two of one commit, the one that a device has which is not of the log: a root that devices of
-/// the log alone have was told to nobody. Then the one that is more than the first of an import, which repeats the state
-/// before it.
+/// the log alone have was told to nobody. Then the one that is more than the first of an import, which repeats the
+/// state before it.
 fn newest(found: &[Found]) -> Option<&Root> {
     let repeats = |root: &Root| root.history.first().is_some_and(|import| import.first == root.commit);
     let is_vital_there = |found: &Found, root: &Root| {

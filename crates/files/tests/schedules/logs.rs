@@ -181,9 +181,8 @@ fn run(
         let import = |images: &[DeviceImage], options: &ImportOptions| {
             Bed::try_import(SimWorld::from_images(images.to_vec()), Arc::clone(&clock), 5_000 + seed, options)
         };
-        let whole =
-            import(&left, &ImportOptions::default()).unwrap_or_else(|error| panic!("{case}: {error}"));
-        has(&whole, promised).unwrap_or_else(|why| panic!("{case}: {why}"));
+        let whole = import(&left, &ImportOptions::default()).map_err(|error| format!("{case}: {error}"))?;
+        has(&whole, promised).map_err(|why| format!("{case}: {why}"))?;
         drop(whole);
         // Its devices are lost with the power.
         let bare = &left[..LOG_DEVICE];
