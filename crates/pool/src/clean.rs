@@ -151,8 +151,11 @@ fn victim(core: &Core, urgent: bool) -> Option<SegmentId> {
         let candidates = candidates.filter(|entry| entry.is_worth_cleaning());
         candidates.max_by(|a, b| worth(a).total_cmp(&worth(b)).then(b.segment.id.cmp(&a.segment.id)))
     };
-    // Merges alone bring back what is dead of runs.
-    let best = best(&serves).or_else(|| best(&|group| core.groups[&group].has_records()));
+    // Merges alone bring back what is dead of runs: meanwhile it is the others' turn, if they lack something as well.
+    let lacks = |group: &GroupSpace| group.free_segments() < group.enough();
+    let is_others_turn = || urgent || core.record_groups().any(lacks);
+    let of_data = || best(&|group| core.groups[&group].has_records()).filter(|_| is_others_turn());
+    let best = best(&serves).or_else(of_data);
     best.map(|entry| entry.segment.id)
 }
 

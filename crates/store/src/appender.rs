@@ -144,7 +144,15 @@ impl<'a> Appender<'a> {
         let (kind, bin) = (self.kind, self.bin);
         let mut core = self.store.core.lock();
         // The root names all rooted ones: one is open at a time, not one in each group.
-        let is_open = |group| core.streams.keys().any(|(of, .., at)| (*of, *at) == (kind, group));
+        let has_room = |group: GroupIndex, id| {
+            let entry = &core.entries[id];
+            let header = stripe_header_len(entry.segment.layout.columns());
+            core.groups[&group].slot_size - entry.height >= size + header
+        };
+        let is_open = |group| {
+            let open = core.streams.iter().filter(|((of, .., at), _)| (*of, *at) == (kind, group));
+            open.into_iter().any(|(_, id)| has_room(group, id))
+        };
         let last = |group| self.beside.contains(&group) || kind.is_rooted() && !is_open(group);
         let groups = core.groups_for(kind, self.mark, last);
         let tail = groups.into_iter().find_map(|(group, mark)| core.tail_of(kind, bin, group, mark, size));

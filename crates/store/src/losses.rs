@@ -35,14 +35,14 @@ impl Store {
     }
 
     /// Number of further devices of the log, whichever they are, that can be lost before it is; none where it has no
-    /// devices of its own.
+    /// devices of its own, or has lost them.
     pub fn log_survives(&self) -> Option<usize> {
         let core = self.core.lock();
         let logs = core.groups.values().filter(|group| !group.is_vital());
-        let left = logs.map(|group| {
+        let left = logs.filter_map(|group| {
             let members: Vec<_> = self.members.of_group(group.index).collect();
             let is_lost = |column: usize| members.get(column).is_none_or(|member| !member.is_online());
-            group.rule.layout.losses_survived(is_lost).unwrap_or(0)
+            group.rule.layout.losses_survived(is_lost)
         });
         left.min()
     }

@@ -14,6 +14,9 @@ use larder_format::root::GroupRole;
 use larder_format::segment::SegmentKind;
 use std::time::Duration;
 
+/// A device of the log is given this long at least.
+const LOG_TIMEOUT_LEAST: Duration = Duration::from_secs(5);
+
 /// The order in which groups of a role come for segments of a kind: the least first. None: they never get one.
 fn turn_of(role: GroupRole, kind: SegmentKind) -> Option<u8> {
     use GroupRole::{Cache, Data, Fast, Front, Log, Special};
@@ -129,14 +132,14 @@ impl Store {
         self.takes_log(group) && !better.into_iter().any(|other| self.takes_log(other))
     }
 
-    /// Sets after how long a device that does not answer is given up; one of the log, behind which every fsync and
-    /// commit waits, and which nobody needs, in a third of that.
+    /// Sets after how long a device that does not answer is given up. One of the log, behind which every fsync and
+    /// commit waits, and which nobody needs, is in a third of that, but not in less than five seconds because of it.
     pub fn set_timeouts(&self, timeout: Duration) {
         let logs: Vec<_> =
             self.core.lock().groups.values().filter(|of| !of.is_vital()).map(|of| of.index).collect();
         for member in self.members.all() {
-            let part = if logs.contains(&member.group) { 3 } else { 1 };
-            member.set_timeout(timeout / part);
+            let of_log = (timeout / 3).max(timeout.min(LOG_TIMEOUT_LEAST));
+            member.set_timeout(if logs.contains(&member.group) { of_log } else { timeout });
         }
     }
 

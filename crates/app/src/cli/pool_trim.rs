@@ -60,7 +60,10 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     session.client.call(pool::Wait { name: args.name.clone(), activities: vec![Activity::Trim] })?;
     let pools = session.client.call(Status { names: vec![args.name] })?.pools;
     let mut states = Vec::new();
-    pools.iter().for_each(|pool| add_states(&pool.root, &devices, &mut states));
+    for pool in &pools {
+        let classed = pool.classes.iter().flat_map(|class| &class.vdevs);
+        std::iter::once(&pool.root).chain(classed).for_each(|vdev| add_states(vdev, &devices, &mut states));
+    }
     Ok(u8::from(states.is_empty() || states.iter().any(|state| *state != TrimState::Complete)))
 }
 

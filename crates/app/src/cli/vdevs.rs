@@ -41,6 +41,7 @@ pub fn read(vdevs: &[String]) -> Result<Vdevs> {
         }
         if matches!(text.as_str(), "spare" | "cache") {
             of = if text == "spare" { Use::Spare } else { Use::Cache };
+            (role, starts) = (Role::Data, true);
             continue;
         }
         if let Some(next) = Role::parse(text) {
@@ -96,6 +97,7 @@ mod tests {
             [(Data, Single, 1), (Special, Mirror, 2), (Log, Single, 1)]
         );
         assert_eq!(of("fast mirror /c /d spare /e"), [(Fast, Mirror, 2)]);
+        assert_eq!(of("log /c cache /d mirror /e /f"), [(Log, Single, 1), (Data, Mirror, 2)]);
         assert!(split("/a log").unwrap_err().message.contains("0 were given"));
         assert!(split("/a special mirror").is_err());
     }

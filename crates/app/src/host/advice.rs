@@ -2,7 +2,7 @@
 
 use super::live::Live;
 use super::{repair, roster};
-use crate::api::pool::{State, Vdev};
+use crate::api::pool::{Class, Role, State, Vdev};
 use crate::api::trace::TraceStatus;
 use larder_pool::Pool;
 use larder_pool::member::{Member, MemberState};
@@ -48,7 +48,12 @@ enum Ailing {
 }
 
 /// The problem of an imported pool and its remedy: of several, the worst.
-pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: usize) -> Advice {
+pub fn advice(
+    live: &Live,
+    (root, classes): (&Vdev, &[Class]),
+    trace: Option<&TraceStatus>,
+    damaged: usize,
+) -> Advice {
     let pool = &live.pool;
     let name = &root.name;
     if let Some(reason) = pool.store().suspended() {
@@ -75,7 +80,9 @@ pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: us
             format!("larder pool status -v {name} names the files: restore them, then: larder pool clear {name}"),
         );
     }
-    let count = |kind: fn(&Vdev) -> u64| leaves(root).map(kind).sum::<u64>();
+    let classed = || classes.iter().filter(|class| class.is_vital()).flat_map(|class| &class.vdevs);
+    let all = || std::iter::once(root).chain(classed()).flat_map(leaves);
+    let count = |kind: fn(&Vdev) -> u64| all().map(kind).sum::<u64>();
     if live.upkeep.read_repair.advises_scrub() {
         return Advice::new(
             "Devices gave errors. Everything was read from the others; so much was wrong that only a scrub finds all \
@@ -122,7 +129,21 @@ pub fn advice(live: &Live, root: &Vdev, trace: Option<&TraceStatus>, damaged: us
             ),
         );
     }
-    about_caches(&live.upkeep, name).unwrap_or_default()
+    about_metadata(pool, name).or_else(|| about_caches(&live.upkeep, name)).unwrap_or_default()
+}
+
+/// Devices for metadata that have no room but their reserve.
+fn about_metadata(pool: &Pool, name: &str) -> Option<Advice> {
+    let full = pool.store().core.lock().full_of_metadata()?;
+    let group = pool.store().groups().into_iter().find(|group| group.index == full)?;
+    let head = Role::of(group.role).head()?;
+    let status = format!(
+        "The {head} devices are full but for their reserve: new metadata goes to those of the data, as if there were none."
+    );
+    Some(Advice::new(
+        status,
+        format!("larder pool add {name} {head} ..., as safe as the data, if that is too slow"),
+    ))
 }
 
 /// Trouble with devices with copies: nothing is lost with them.
@@ -177,9 +198,11 @@ fn about_devices(upkeep: &Upkeep, root: &Vdev, damaged: usize) -> Option<Advice>
     let (pool, name) = (upkeep.pool(), &root.name);
     let mut ailing: Vec<_> =
         pool.store().members().iter().filter_map(|member| Some((what(pool, &member)?, member))).collect();
-    ailing.sort_by_key(|(what, _)| std::cmp::Reverse(*what));
+    let is_vital = |member: &Member| pool.store().is_vital(member.group);
+    ailing.sort_by_key(|(what, member)| std::cmp::Reverse((is_vital(member), *what)));
     let (worst, member) = ailing.first()?;
     let device = roster::called(pool, member);
+    let is_log = !is_vital(member);
     let sentence = |(ailing, member): &(Ailing, Arc<Member>)| {
         let named = repair::sentence_name(pool, member);
         match ailing {
@@ -200,7 +223,16 @@ fn about_devices(upkeep: &Upkeep, root: &Vdev, damaged: usize) -> Option<Advice>
         (_, true) => ". All data can be read.",
         (_, false) => ". All data can be read and written.",
     };
+    if is_log {
+        status += " Only the log has a device less: what is synced is kept on the others.";
+    }
     let action = match worst {
+        Ailing::Missing | Ailing::Faulted | Ailing::Offline if is_log && !pool.store().is_read_only() => {
+            format!(
+                "larder pool online {name} {device}, once it is there again; or do without it: larder pool remove {name} \
+             {device} (of a mirror: larder pool detach)"
+            )
+        }
         _ if pool.store().is_read_only() => {
             format!("larder pool export {name} && larder pool import {name}, to have it rebuilt")
         }

@@ -334,7 +334,7 @@ pub fn safe_enough(group: &Group, survives: usize, least: usize) -> Result<()> {
     );
     Err(ApiError::usage(message)
         .safe("everything: nothing was changed")
-        .hint(format!("give more of them, as in: {head} mirror DEVICE DEVICE")))
+        .hint(format!("give it {} devices, as in: {head} mirror DEVICE ...", least + 1)))
 }
 
 /// Refuses two paths of one device, also where one is a loop device over the other, or both are over one file.

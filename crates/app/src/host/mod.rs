@@ -150,6 +150,8 @@ impl Engine for Host {
             figures::add_waits(&mut status.root, members);
             let others = status.classes.iter_mut().flat_map(|class| &mut class.vdevs);
             others.for_each(|vdev| figures::add_waits(vdev, members));
+            let vital = status.classes.iter().filter(|class| class.is_vital()).flat_map(|class| &class.vdevs);
+            status.root.waits = vital.fold(status.root.waits, |sum, vdev| sum.plus(&vdev.waits));
             status
         };
         Ok(pool::Statuses { pools: live.iter().map(status).collect() })

@@ -27,7 +27,8 @@ impl Host {
         let mut classes = Sorted::default();
         for group in pool.store().groups() {
             let members: Vec<_> = pool.store().members().of_group(group.index).collect();
-            let lost = |column: usize| !members[column].is_online();
+            // One may have left since.
+            let lost = |column: usize| members.get(column).is_none_or(|member| !member.is_online());
             let state = state_of(&group.rule, members.len(), lost);
             let places =
                 members.iter().enumerate().map(|(column, member)| place(upkeep, member, column, &group));
@@ -53,10 +54,12 @@ impl Host {
         let (allocated, size) = pool.store().raw_space();
         let mut root = sum(&pool.name(), "root", state, children);
         (root.guid, root.size, root.allocated) = (pool.store().guid().get(), size, allocated);
+        let others = classes.iter().filter(|class| class.is_vital()).flat_map(|class| &class.vdevs);
+        root.io = others.fold(root.io, |sum, vdev| sum.plus(vdev.io));
         root.fragmentation = fragmentation(pool.store().dead_space(), size.saturating_sub(allocated));
         let trace = collection::status(upkeep);
         let damaged = chronicle::damaged(live);
-        let Advice { status, action, see } = advice(live, &root, trace.as_ref(), damaged.len());
+        let Advice { status, action, see } = advice(live, (&root, &classes), trace.as_ref(), damaged.len());
         PoolStatus {
             root,
             commit: pool.store().durable_commit().get(),
@@ -155,7 +158,8 @@ pub fn health(live: &Live) -> State {
     let members = |group: &GroupUse| live.pool.store().members().of_group(group.index).collect::<Vec<_>>();
     let states = groups.iter().map(|group| {
         let members = members(group);
-        let state = state_of(&group.rule, members.len(), |column| !members[column].is_online());
+        let lost = |column: usize| members.get(column).is_none_or(|member| !member.is_online());
+        let state = state_of(&group.rule, members.len(), lost);
         counted(group.role, state)
     });
     worst(states)
@@ -398,10 +402,14 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
         let lost =
             |column: usize| here.get(column).is_none_or(|(_, device)| device.standing != Standing::Current);
         let left = group.rule.layout.losses_survived(lost);
+        let can_go_on = left.is_some();
         let left = left.map_or(0, |left| u32::try_from(left).unwrap_or(u32::MAX));
         match is_vital(group.role) {
             true => survives = survives.min(left),
-            false => log_survives = Some(log_survives.map_or(left, |least: u32| least.min(left))),
+            false if can_go_on => {
+                log_survives = Some(log_survives.map_or(left, |least: u32| least.min(left)))
+            }
+            false => {}
         }
         let state = state_of(&group.rule, here.len(), lost);
         let places = here.iter().enumerate().map(|(column, &one)| match stand_in(one.0.index) {

@@ -295,6 +295,7 @@ pub fn json(command: &str, earlier: &[PoolStatus], now: &[PoolStatus], histogram
         let before = pool_before(earlier, pool);
         let clock = clock(before, pool);
         let mut value = traffic(before.map(|pool| &pool.root), &pool.root, clock, histograms);
+        value["l2cache"] = json!({});
         for class in &pool.classes {
             let vdevs = class.vdevs.iter().map(|vdev| {
                 (vdev.name.clone(), traffic(class_before(before, vdev), vdev, clock, histograms))

@@ -185,6 +185,13 @@ pub struct Vdev {
     pub children: Vec<Vdev>,
 }
 
+impl Class {
+    /// Whether its devices have more than copies for reading.
+    pub fn is_vital(&self) -> bool {
+        self.head != "cache"
+    }
+}
+
 /// Groups and devices that are there for the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Class {
@@ -234,6 +241,18 @@ pub struct Io {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
+}
+
+impl Io {
+    /// Both together.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            reads: self.reads + other.reads,
+            writes: self.writes + other.writes,
+            read_bytes: self.read_bytes + other.read_bytes,
+            written_bytes: self.written_bytes + other.written_bytes,
+        }
+    }
 }
 
 /// Kind of a scan.

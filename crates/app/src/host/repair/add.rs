@@ -8,6 +8,7 @@ use crate::api::pool::{Group, Role, Word};
 use crate::api::{ApiError, Result};
 use larder_device::Device;
 use larder_format::label::GroupRule;
+use larder_pool::create::slot_size_beside;
 use larder_pool::{GroupSpec, Pool, PoolSpec};
 
 impl<'a> Draft<'a> {
@@ -33,7 +34,10 @@ impl<'a> Draft<'a> {
             }
             let open = |path: &String| self.new_device(path);
             let devices = group.devices.iter().map(open).collect::<Result<_>>()?;
-            specs.push(GroupSpec { rule, role: group.role.stored(), devices });
+            let spec = GroupSpec { rule, role: group.role.stored(), devices };
+            let smallest = pool.store().members().smallest_slot().unwrap_or(0);
+            slot_size_beside(&spec, smallest, pool.store().ashift()).map_err(refused)?;
+            specs.push(spec);
             let column = |path: &String| Column { index: None, path: path.clone(), lost: false };
             let columns = group.devices.iter().map(column).collect();
             self.after.groups.push(Part { index: None, role: group.role, word: group.word, columns });

@@ -17,7 +17,9 @@ impl<'a> Draft<'a> {
         for text in devices {
             if let Some(group) = log_called(pool, text)? {
                 self.after.groups.retain(|part| part.index != Some(group));
-                logs.push(group);
+                if !logs.contains(&group) {
+                    logs.push(group);
+                }
                 continue;
             }
             let member = roster::find(pool, text)?;
