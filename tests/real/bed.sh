@@ -102,8 +102,8 @@ again() {
     mounted
 }
 
-# write_on FILE TWIN: from now on somebody writes at random to both, which begin as equals, and compares them; returns once
-# that has begun. Needs python3.
+# write_on FILE TWIN: from now on somebody writes at random to both, which begin as equals, and compares them; returns
+# once that has begun. Needs python3.
 write_on() {
     rm -f "$BED/out/begun" "$BED/out/stop"
     python3 - "$1" "$2" "$BED/out/stop" >"$BED/out/begun" <<'PY' &

@@ -20,7 +20,8 @@ tar -C / -cf - -T <(sed 's,^/,,' "$BED/names") | tar -C "$BED/corpus" -xf -
 # whole WHAT DIR: the files of the corpus are in DIR as they were.
 whole() { check "$1" sh -c "cd '$2' && sha256sum --quiet --strict -c '$BED/sums'"; }
 
-# places DIR FILE: where the blocks of all files in DIR lie now: a line each, `stored`, then `device offset` of each place.
+# places DIR FILE: where the blocks of all files in DIR lie now: a line each, `stored`, then `device offset` of each
+# place.
 places() {
     find "$1" -type f -print0 | xargs -0 -n 200 "$LARDER" extents -j | python3 -c '
 import json, sys

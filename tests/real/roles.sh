@@ -1,6 +1,6 @@
 #!/bin/bash
-# roles.sh: pools whose log and metadata have devices of their own: what is synced asks the log alone, the log is lost and
-# nobody notices, it is lost with the power and import asks, it is removed and added; metadata is where it belongs.
+# roles.sh: pools whose log and metadata have devices of their own: what is synced asks the log alone, the log is lost
+# and nobody notices, it is lost with the power and import asks, it is removed and added; metadata is where it belongs.
 . "$(dirname "$0")/bed.sh"
 need root fuse sha256sum python3
 room 2
@@ -41,6 +41,11 @@ print(sum(map(leaves, of.values())))' "$1"
 }
 
 check "a dry run shows it" sh -c "'$LARDER' pool create -n tank mirror '$DEVICES'/disk* log '$LOG' | grep -A1 '^.logs\$' | grep -q '$LOG'"
+truncate -s 64M "$BED/fast/tiny"
+truncate -s 8G "$BED/fast/wide"
+check "a dry run refuses one that is too small" fails 2 "are needed" \
+    "$LARDER" pool create -n tank "$BED/fast/wide" log "$BED/fast/tiny"
+rm "$BED/fast/tiny" "$BED/fast/wide"
 check "data is asked for" fails 2 "no devices for data" "$LARDER" pool create tank log "$LOG"
 check "metadata must be as safe as data" fails 2 "the weakest would count" \
     "$LARDER" pool create tank mirror "$DEVICES"/disk* special "$LOG"
@@ -105,7 +110,8 @@ check "import without it, as was asked for" import -m
 whole "all of the last commit"
 synced 5
 sums
-check "the log is removed though it is gone" "$LARDER" pool remove tank "$("$LARDER" pool status -g tank | awk '/UNAVAIL/ { print $1 }' | head -1)"
+check "status says what can be done" says "do without it: larder pool remove tank $LOG"
+check "that can be typed though it is gone" "$LARDER" pool remove tank "$LOG"
 check "no section any more" quiet ' logs '
 healthy
 rm "$BED/away"

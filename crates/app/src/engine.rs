@@ -10,7 +10,9 @@ use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents, FileVersions,
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::name::pool_of;
 use crate::api::pass::{PassList, ShowPasses, StartPass, StopPass};
-use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
+use crate::api::repair::{
+    Clear, Offline, Online, Rebalance, Rebalanced, Reshape, Reshaped, Resilver, Scrub, Told, Trim,
+};
 use crate::api::snapshots::{
     Bookmark, DestroyBookmark, DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release,
     RenameSnapshot, Rollback, RolledBack, Snapshot, Space, Spaces, Taken,
@@ -63,6 +65,8 @@ pub trait Engine: Send + Sync {
     fn pool_scrub(&self, request: Scrub) -> Result<Done>;
     /// Starts, suspends or cancels trims.
     fn pool_trim(&self, request: Trim) -> Result<Done>;
+    /// Starts or stops a rebalance, or tells what one would do.
+    fn pool_rebalance(&self, request: Rebalance) -> Result<Rebalanced>;
     /// Starts resilvers from the beginning.
     fn pool_resilver(&self, request: Resilver) -> Result<Done>;
     /// Events of pools.
@@ -273,6 +277,7 @@ verbs! {
     Reshape, pool_reshape, "/v1/pool/reshape" changes(name unless dry_run) => Reshaped, checked;
     Scrub, pool_scrub, "/v1/pool/scrub" changes(names) => Done;
     Trim, pool_trim, "/v1/pool/trim" changes(name) => Done;
+    Rebalance, pool_rebalance, "/v1/pool/rebalance" changes(name unless dry_run) => Rebalanced;
     Resilver, pool_resilver, "/v1/pool/resilver" changes(names) => Done;
     RebuildIndex, pool_rebuild_index, "/v1/pool/rebuild-index" changes(names) => Done;
     fs::Create, fs_create, "/v1/fs/create" changes(name unless dry_run) => fs::Created, checked;

@@ -7,7 +7,9 @@ use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents, FileVersions,
 use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pass::{PassList, ShowPasses, StartPass, StopPass};
 use crate::api::pool::{PoolStatus, State, Vdev};
-use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
+use crate::api::repair::{
+    Clear, Offline, Online, Rebalance, Rebalanced, Reshape, Reshaped, Resilver, Scrub, Told, Trim,
+};
 use crate::api::snapshots::{
     Bookmark, DestroyBookmark, DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release,
     RenameSnapshot, Rollback, RolledBack, Snapshot, Space, Spaces, Tag, Taken, chosen, spans,
@@ -118,6 +120,8 @@ impl Engine for MemoryEngine {
             dedup: None,
             reshaping: 0,
             reshaping_stuck: None,
+            rebalance: None,
+            to_gain: 0,
             pass: None,
             survives: 1,
             damaged: vec![],
@@ -201,6 +205,10 @@ impl Engine for MemoryEngine {
 
     fn pool_trim(&self, request: Trim) -> Result<Done> {
         self.known(&request.name).map(|()| Done {})
+    }
+
+    fn pool_rebalance(&self, _: Rebalance) -> Result<Rebalanced> {
+        Self::unsupported("devices")
     }
 
     fn pool_resilver(&self, request: Resilver) -> Result<Done> {

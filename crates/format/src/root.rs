@@ -105,12 +105,15 @@ layout! {
         ashift: u8 = 7,
         /// Bytes of a slot on its devices.
         slot_size: u32 = 8,
-        /// None is defined.
+        /// [`GROUP_LEAVING`] or nothing.
         flags: u32 = 12,
         /// Data columns of the narrowest segments that it may get; 0 when they are all of full width.
         narrowest: u8 = 16,
     }
 }
+
+/// Flag of a group that is on its way out of the pool, with all of its devices: nothing new is put on it.
+pub const GROUP_LEAVING: u32 = 1;
 
 /// Role of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -158,6 +161,10 @@ pub struct RootGroup {
     pub ashift: u8,
     /// Bytes of a slot on its devices.
     pub slot_size: u32,
+    /// It is on its way out of the pool.
+    pub leaving: bool,
+    /// It may have segments with fewer data columns than its rule says.
+    pub narrow: bool,
 }
 
 impl RootGroup {
@@ -168,25 +175,33 @@ impl RootGroup {
             role: self.role as u8,
             ashift: self.ashift,
             slot_size: self.slot_size,
-            flags: 0,
-            narrowest: 0,
+            flags: if self.leaving { GROUP_LEAVING } else { 0 },
+            narrowest: u8::from(self.narrow),
         }
         .put(out);
     }
 
-    /// Verifies an entry. Groups of copies and of new data, narrow segments and flags are of versions to come.
+    /// Verifies an entry. Groups of copies and of new data, and other flags, are of versions to come.
     fn check(bytes: &[u8]) -> Result<Self, Corrupt> {
         let entry = RootGroupEntry::get(bytes).ok_or(Corrupt::new("root record", Reason::Short))?;
         let role = GroupRole::from_byte(entry.role)
             .filter(|role| !matches!(role, GroupRole::Cache | GroupRole::Front))
             .ok_or(Corrupt::new("role of a group", Reason::Feature))?;
-        ensure(entry.flags == 0, "flags of a group", Reason::Feature)?;
-        ensure(entry.narrowest == 0, "narrow segments in a group", Reason::Feature)?;
+        ensure(entry.flags & !GROUP_LEAVING == 0, "flags of a group", Reason::Feature)?;
         ensure((MIN_ASHIFT..=MAX_ASHIFT).contains(&entry.ashift), "root record", Reason::Range)?;
         let slot_ok = entry.slot_size.is_power_of_two() && (MIN_SLOT..=MAX_SLOT).contains(&entry.slot_size);
         ensure(slot_ok, "root record", Reason::Range)?;
         let rule = GroupRule::load_checked(&bytes[2..])?;
-        Ok(Self { index: entry.index, rule, role, ashift: entry.ashift, slot_size: entry.slot_size })
+        ensure(entry.narrowest <= 1, "narrow segments in a group", Reason::Feature)?;
+        Ok(Self {
+            index: entry.index,
+            rule,
+            role,
+            ashift: entry.ashift,
+            slot_size: entry.slot_size,
+            leaving: entry.flags & GROUP_LEAVING != 0,
+            narrow: entry.narrowest != 0,
+        })
     }
 }
 

@@ -311,6 +311,7 @@ fn coded_constants() -> BTreeMap<String, u128> {
         root::SEGMENT_STRIDE,
         root::ROOT_MAGIC,
         root::CACHE_DEVICE,
+        root::GROUP_LEAVING,
         cached::SUMMARY_MAGIC,
         cached::CACHE_UNIT,
         cached::SUMMARY_PART,

@@ -151,6 +151,8 @@ pub fn roots() -> Vec<Vec<u8>> {
             role: GroupRole::Data,
             ashift: 12,
             slot_size: 1 << 20,
+            leaving: false,
+            narrow: false,
         }],
         devices: (0..rule.layout.columns() as u16)
             .map(|i| RootDevice {

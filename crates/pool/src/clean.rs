@@ -22,32 +22,24 @@
 //! [`larder_store::heat`].
 
 use crate::cleaner::Cleaning;
-use crate::column::{Column, FailedReads};
 use crate::dedup::IndexFootprints;
 use crate::pool::Pool;
-use bytes::Bytes;
-use larder_device::ALIGN;
-use larder_format::checksum::fast128;
 use larder_format::node::NODE_MAX;
-use larder_format::run::{Footprint, Places};
-use larder_format::segment::{SegmentKind, SegmentState, StripeHeader, stripe_header_len};
-use larder_format::{BlockId, BlockPtr, Corrupt, GroupIndex, Place, Reason, SegmentId};
-use larder_mutants::{Mutant, mutated};
-use larder_sorted::map::{Entry, Location, LostPages, Update};
+use larder_format::run::Footprint;
+use larder_format::segment::{SegmentKind, SegmentState};
+use larder_format::{Corrupt, GroupIndex, Reason, SegmentId};
 use larder_store::core::Core;
 use larder_store::heat;
-use larder_store::parity;
-use larder_store::segments::{Segment, SegmentEntry};
-use larder_store::space::GroupSpace;
-use larder_store::stripe::Encoded;
-use larder_store::{Appender, Bin, PoolError, Readahead, Result, RunIo, Unplaced, Watermark};
-use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
+use larder_store::segments::SegmentEntry;
+use larder_store::space::{GroupSpace, STRIPE_TARGET};
+use larder_store::{PoolError, Readahead, Result, Watermark};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bytes that a step moves, about; less of a small segment, that emptying it takes several.
+/// Bytes that a step moves, about: a stripe of full height at least; less of a small segment, that emptying it takes
+/// several.
 const STEP: u64 = 4 << 20;
 const STEPS: u64 = 4;
 /// Times as many bytes that it looks at, at most: where little lives, or little is known, others wait for it too.
@@ -92,34 +84,6 @@ impl Writes {
     }
 }
 
-/// A block on its way.
-struct Moved {
-    ptr: BlockPtr,
-    /// All its places, of which this one changes.
-    places: Places,
-    block: Encoded,
-}
-
-impl Moved {
-    /// Its other places.
-    fn beside(&self) -> Option<Places> {
-        let others: Vec<Place> =
-            self.places.iter().copied().filter(|place| *place != self.ptr.place).collect();
-        Places::new(&others).ok()
-    }
-}
-
-/// Contents of a stripe.
-struct StripeContents {
-    live: Vec<Moved>,
-    /// Number of blocks that are on a lost page of the map.
-    unknown: u32,
-    /// Some of it, or a block in it, cannot be read.
-    unread: bool,
-    /// Something could not be read that was tried: it may have taken a dying disk seconds.
-    met_loss: bool,
-}
-
 /// Free segments of the group that lacks most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shortage {
@@ -141,26 +105,26 @@ fn victim(core: &Core, urgent: bool) -> Option<SegmentId> {
             heat::worth(entry, core.clock.age(entry.closed_at, now))
         }
     };
-    let of_metadata = shortage(core).of_metadata;
-    let serves = |group: GroupIndex| match of_metadata {
-        Some(lacking) => group == lacking,
-        None => core.groups[&group].has_records(),
-    };
     let best = |serves: &dyn Fn(GroupIndex) -> bool| {
         let candidates = core.entries.values().filter(|entry| serves(entry.segment.group));
         let candidates = candidates.filter(|entry| entry.is_worth_cleaning());
         candidates.max_by(|a, b| worth(a).total_cmp(&worth(b)).then(b.segment.id.cmp(&a.segment.id)))
     };
-    // Merges alone bring back what is dead of runs: meanwhile it is the others' turn, if they lack something as well.
+    let lacking = shortage(core).of_metadata;
+    let of_metadata = lacking.and_then(|lacking| best(&|group| group == lacking));
+    // Where merges alone bring back what is dead of metadata, it is the turn of data, if that lacks something as well.
     let lacks = |group: &GroupSpace| group.free_segments() < group.enough();
-    let is_others_turn = || urgent || core.record_groups().any(lacks);
-    let of_data = || best(&|group| core.groups[&group].has_records()).filter(|_| is_others_turn());
-    let best = best(&serves).or_else(of_data);
-    best.map(|entry| entry.segment.id)
+    let is_turn_of_data = || lacking.is_none() || urgent || core.record_groups().any(lacks);
+    let has_records = |group| core.record_groups().any(|of| of.index == group);
+    let of_data = || best(&has_records).filter(|_| is_turn_of_data());
+    of_metadata.or_else(of_data).map(|entry| entry.segment.id)
 }
 
 /// A segment that has to go because its group has another shape by now.
 fn misfit(core: &Core) -> Option<SegmentId> {
+    if !core.reshaping {
+        return None;
+    }
     let movable = |entry: &&SegmentEntry| {
         entry.is_complete() && entry.is_movable() && !entry.damaged && entry.live_blocks > 0
     };
@@ -171,20 +135,18 @@ fn misfit(core: &Core) -> Option<SegmentId> {
 /// meanwhile, where that much is dead.
 fn shortage(core: &Core) -> Shortage {
     let of = |group: &GroupSpace| {
-        let columns = group.rule.layout.columns() as u64;
+        let layout = group.rule.layout;
         let dead = core.entries.dead(group.index);
-        let free = group.free_segments() + dead.waiting_slots / columns;
+        let free = group.free_segments() + dead.waiting_in(layout).segments;
         let enough = match group.has_records() {
             true => group.enough(),
-            false if dead.bytes >= WORTH_METADATA * u64::from(group.slot_size) * columns => {
-                group.enough() + 1
-            }
+            false if dead.bytes_in(layout) >= WORTH_METADATA * group.capacity_of_one() => group.enough() + 1,
             false => 0,
         };
         let of_metadata = (!group.has_records()).then_some(group.index);
         Shortage { free, enough, of_metadata }
     };
-    let all = core.vital_groups().map(of);
+    let all = core.staying_groups().map(of);
     let lacks = |shortage: &Shortage| shortage.enough.saturating_sub(shortage.free);
     all.max_by_key(|shortage| (lacks(shortage), shortage.of_metadata.is_none())).expect("a pool has a group")
 }
@@ -285,21 +247,49 @@ impl Pool {
     /// # Errors
     /// When the pool is suspended, or a commit fails.
     pub fn clean_step(&self, urgent: bool) -> Result<Option<u64>> {
-        self.clean_as(|core| victim(core, urgent))
+        // Not even the rest of one: what moves for another reason than room takes none of this.
+        self.set_movers_aside(&mut self.cleaner.cleaning.lock());
+        self.clean_as(|core| victim(core, urgent), Watermark::Clean)
     }
 
     /// As [`Pool::clean_step`], of segments that do not fit their group any more.
     pub fn clean_misfits(&self) -> Result<Option<u64>> {
-        self.clean_as(misfit)
+        self.clean_as(misfit, Watermark::Accept)
     }
 
-    pub(crate) fn clean_as(&self, victim: impl FnOnce(&Core) -> Option<SegmentId>) -> Result<Option<u64>> {
+    /// As [`Pool::clean_step`], of segments opened before `below` that would gain from being written anew.
+    pub fn clean_poor(&self, below: SegmentId) -> Result<Option<u64>> {
+        self.clean_as(|core| core.poor(below), Watermark::Accept)
+    }
+
+    /// Closes open segments of records that are narrower than new ones would be.
+    pub fn close_narrow(&self) {
+        let mut core = self.shared.store.core.lock();
+        let narrow = |id: &SegmentId| {
+            let segment = &core.entries[id].segment;
+            let group = &core.groups[&segment.group];
+            segment.kind == SegmentKind::Data && segment.layout.k() < group.rule.layout.k()
+        };
+        let narrow: Vec<_> = core.streams.values().copied().filter(narrow).collect();
+        narrow.into_iter().for_each(|id| core.close_segment(id));
+    }
+
+    /// A step of emptying `victim`, or what is being emptied already; down to `mark`: what frees no more than it takes
+    /// leaves the cleaner what that works with.
+    pub(crate) fn clean_as(
+        &self,
+        victim: impl FnOnce(&Core) -> Option<SegmentId>,
+        mark: Watermark,
+    ) -> Result<Option<u64>> {
         let _commits_wait = self.commit_turn();
         self.shared.store.check_writable()?;
         let mut cleaning = self.cleaner.cleaning.lock();
-        let cleaned = self.clean_some(victim, &mut cleaning);
+        let cleaned = self.clean_some(victim, mark, &mut cleaning);
         match cleaned {
-            Err(PoolError::NoSpace) => Ok(None),
+            Err(PoolError::NoSpace) => {
+                self.set_movers_aside(&mut cleaning);
+                Ok(None)
+            }
             // Part of it cannot be read. It stays as it is; what was moved so far can be read where it is now.
             Err(error) if !matches!(error, PoolError::Suspended(_) | PoolError::HostFull(_)) => {
                 if let Some(Cleaning { segment, .. }) = cleaning.take() {
@@ -312,15 +302,23 @@ impl Pool {
         }
     }
 
+    /// A segment that is being emptied is left as it is, unless that wins room.
+    fn set_movers_aside(&self, cleaning: &mut Option<Cleaning>) {
+        let core = self.shared.store.core.lock();
+        cleaning.take_if(|of| !core.entries.get(&of.segment).is_some_and(SegmentEntry::is_worth_cleaning));
+    }
+
     fn clean_some(
         &self,
         victim: impl FnOnce(&Core) -> Option<SegmentId>,
+        mark: Watermark,
         cleaning: &mut Option<Cleaning>,
     ) -> Result<Option<u64>> {
         if cleaning.is_none() {
             *cleaning = victim(&self.shared.store.core.lock()).map(Cleaning::of);
         }
-        let Some(Cleaning { segment: id, offset, readahead, lost, unknown, unread, failed }) = cleaning
+        let Some(Cleaning { segment: id, offset, readahead, carried, lost, unknown, unread, failed }) =
+            cleaning
         else {
             return Ok(None);
         };
@@ -329,7 +327,8 @@ impl Pool {
             (entry.is_complete() && entry.live_blocks > 0).then(|| {
                 entry.state = SegmentState::Emptying;
                 entry.dirty = true;
-                (Arc::clone(&entry.segment), entry.height, STEP.min(entry.placed / STEPS + 1))
+                let stripe = entry.segment.layout.k() as u64 * u64::from(STRIPE_TARGET);
+                (Arc::clone(&entry.segment), entry.height, STEP.max(stripe).min(entry.placed / STEPS + 1))
             })
         });
         // It died meanwhile.
@@ -349,7 +348,8 @@ impl Pool {
         while at < height && bytes < step && !far(at) && looked.is_ok() && !met_loss {
             let stripe = self.stripe_header(&segment, at, readahead);
             looked = stripe.and_then(|stripe| {
-                let found = self.live_in_stripe(&segment, at, &stripe, readahead, lost, failed)?;
+                let before = if at == *offset { carried.clone() } else { Vec::new() };
+                let found = self.live_in_stripe(&segment, at, (&stripe, before), readahead, lost, failed)?;
                 met_loss = found.met_loss;
                 let footprints = found.live.iter().map(|moved| u64::from(moved.ptr.place.footprint()));
                 bytes += footprints.sum::<u64>();
@@ -363,8 +363,16 @@ impl Pool {
                 Ok(())
             });
         }
-        let moved = self.move_all(&segment, &live)?;
-        *offset = at;
+        let is_last = at >= height || looked.is_err() || failed.has_postponed();
+        let left = match is_last || segment.kind == SegmentKind::Node {
+            true => Vec::new(),
+            false => self.without_row(&mut live, STEP),
+        };
+        // Where there is no room, all of it comes again.
+        let moved = self.move_all(&segment, &live, mark)?;
+        if at != *offset {
+            (*offset, *carried) = (at, left);
+        }
         *unknown += unknown_now;
         *unread |= unread_now;
         drop(op);
@@ -414,214 +422,6 @@ impl Pool {
         }
     }
 
-    /// Columns to read of a segment that is emptied: a copy of each data column, and all parity where a device is out
-    /// or slow: its columns, and wrong bytes of others beside it, are computed then.
-    fn columns_to_empty(&self, segment: &Segment) -> Vec<usize> {
-        let layout = segment.layout;
-        let member = |column: usize| self.shared.store.members.get(segment.slots[column].device);
-        let is_there = |&column: &usize| member(column).is_online();
-        let data = (0..layout.k()).map(|i| {
-            let any = || (0..layout.r()).map(|j| layout.replica(i, j)).find(is_there);
-            self.shared
-                .store
-                .prompt_replica(segment, i, 0)
-                .or_else(any)
-                .unwrap_or_else(|| layout.replica(i, 0))
-        });
-        let mut columns: Vec<usize> = data.collect();
-        if (0..layout.columns()).any(|column| !is_there(&column) || member(column).is_slow()) {
-            columns.extend((0..layout.m()).map(|p| layout.parity(p)).filter(is_there));
-        }
-        columns
-    }
-
-    /// The data columns of a stripe as they were read, or computed from what was, as far as their sums prove them.
-    fn read_stripe(
-        &self,
-        segment: &Segment,
-        stripe: &StripeHeader,
-        body: Range<u32>,
-        readahead: &mut Readahead,
-    ) -> Vec<Option<Bytes>> {
-        let layout = segment.layout;
-        let (k, m) = (layout.k(), layout.m());
-        let right = |column: usize, bytes: &[u8]| {
-            stripe.sums.get(column) == Some(&fast128(&self.shared.store.sums, bytes))
-        };
-        let mut columns = vec![None; k + m];
-        for lane in 0..readahead.lanes() {
-            let column = readahead.column(lane);
-            let parity = (0..m).find(|&p| layout.parity(p) == column).map(|p| k + p);
-            let bytes = readahead.get(&self.shared.store, lane, body.clone());
-            columns[parity.unwrap_or(lane)] = bytes.filter(|bytes| right(column, bytes));
-        }
-        let lacking: Vec<usize> = (0..k).filter(|&i| columns[i].is_none()).collect();
-        if m > 0 && !lacking.is_empty() {
-            let present: Vec<_> = columns.iter().map(Option::as_deref).collect();
-            let mut computed = vec![vec![0; body.len()]; lacking.len()];
-            let mut out: Vec<&mut [u8]> = computed.iter_mut().map(Vec::as_mut_slice).collect();
-            if parity::reconstruct(k, m, &present, &lacking, &mut out).is_ok() {
-                for (i, bytes) in lacking.into_iter().zip(computed) {
-                    columns[i] = Some(Bytes::from(bytes)).filter(|bytes| right(layout.replica(i, 0), bytes));
-                }
-            }
-        }
-        columns.truncate(k);
-        columns
-    }
-
-    /// Moves what lives in some stripes; the bytes moved.
-    fn move_all(&self, segment: &Segment, live: &[Moved]) -> Result<u64> {
-        let copy = segment.copy;
-        let places = if segment.kind == SegmentKind::Node {
-            let mut nodes = Appender::of_old_nodes(&self.shared.store, copy);
-            let mut places = Vec::with_capacity(live.len());
-            let pushed = live.iter().try_for_each(|moved| {
-                let beside = moved.beside();
-                let beside = beside.as_deref().unwrap_or_default();
-                nodes.push_beside(moved.block.clone(), beside).map(|place| places.push(place))
-            });
-            if let Err(error) = pushed.and_then(|()| nodes.submit()) {
-                let mut core = self.shared.store.core.lock();
-                places.into_iter().for_each(|place| core.release(place));
-                return Err(error);
-            }
-            places
-        } else {
-            let (clock, now, records) = {
-                let core = self.shared.store.core.lock();
-                (Arc::clone(&core.clock), core.next_block, core.entries.records())
-            };
-            let age = |moved: &Moved| clock.age(moved.ptr.id, now);
-            let unplaced = |moved: &Moved| {
-                let bin = Bin { class: heat::class_of(age(moved), records), copy };
-                Unplaced { bin, beside: moved.beside(), block: moved.block.clone() }
-            };
-            let unplaced: Vec<Unplaced> = live.iter().map(unplaced).collect();
-            self.shared.store.append_by_class(&unplaced, Watermark::Clean)?
-        };
-        let mut bytes = 0;
-        // Two places of one block may have been moved together.
-        let mut told: HashMap<BlockId, Places> = HashMap::new();
-        for (Moved { ptr, places: of, .. }, place) in live.iter().zip(places) {
-            let of = told.get(&ptr.id).unwrap_or(of);
-            let all: Vec<_> = of.iter().map(|&at| if at == ptr.place { place } else { at }).collect();
-            let places = Places::new(&all).expect("places that were just given out are in range");
-            if all.len() > 1 {
-                told.insert(ptr.id, places);
-            }
-            if !mutated(Mutant::MoveNotTold) {
-                self.shared.store.map.lock().apply(Update::Put { id: ptr.id, places });
-            }
-            self.shared.store.core.lock().release(ptr.place);
-            bytes += u64::from(place.footprint());
-        }
-        Ok(bytes)
-    }
-
-    /// The blocks of a stripe that the map places there, verified; those that are known to be dead are freed.
-    fn live_in_stripe(
-        &self,
-        segment: &Arc<Segment>,
-        offset: u32,
-        stripe: &StripeHeader,
-        readahead: &mut Readahead,
-        lost: &mut LostPages,
-        failed: &mut FailedReads,
-    ) -> Result<StripeContents> {
-        let start = stripe_header_len(segment.layout.columns());
-        let (mut found, mut unread) = (Vec::new(), false);
-        let read = self.read_stripe(segment, stripe, offset + start..offset + stripe.height, readahead);
-        for (i, read) in read.into_iter().enumerate() {
-            let (offset, stored) = (offset + start, stripe.height - start);
-            let whole = Place { segment: segment.id, column: i as u8, offset, stored };
-            let sum = stripe.sums.get(segment.layout.replica(i, 0));
-            let column = match read {
-                Some(bytes) => Column::of(whole, bytes),
-                None => Column::read(&self.shared.store, segment, whole, sum, failed),
-            };
-            let candidates = column.candidates(&self.shared.store.sums);
-            found.extend(candidates.blocks);
-            unread |= candidates.unread;
-        }
-        let io = RunIo::new(&self.shared.store);
-        found.sort_unstable_by_key(|(ptr, _)| ptr.id);
-        let mut finder = self.shared.store.map.lock().finder();
-        let known_lost = lost.count();
-        let (mut live, mut unknown) = (Vec::new(), 0);
-        for (ptr, bytes) in found {
-            let Some(in_runs) = finder.find_past(ptr.id, lost, PoolError::is_loss, &io)? else {
-                unknown += 1;
-                continue;
-            };
-            let known = Entry::of(&self.shared.store.map.lock().now(ptr.id, in_runs));
-            let Some(entry) = known else { continue };
-            let Location::Places(places) = entry.location else { continue };
-            if !places.contains(&ptr.place) {
-                continue;
-            }
-            if self.shared.freeing.free_dead(ptr.id, entry) {
-                continue;
-            }
-            let is_cut = bytes.is_none();
-            let block = match bytes.filter(|bytes| self.shared.store.prove(ptr.id, bytes).is_some()) {
-                Some(block) => block,
-                // Whatever has it was asked for it. It stays, and the segment's end tells of it.
-                None if is_cut && places.len() == 1 => {
-                    unread = true;
-                    continue;
-                }
-                None => match self.shared.store.read_any_place(ptr) {
-                    Ok((_, block)) => block,
-                    // It stays as well.
-                    Err(error) if error.is_loss() => {
-                        unread = true;
-                        continue;
-                    }
-                    Err(error) => return Err(error),
-                },
-            };
-            live.push(Moved { ptr, places, block: Encoded::Whole(block) });
-        }
-        // As they lay: what was written together stays together.
-        live.sort_unstable_by_key(|moved| (moved.ptr.place.offset, moved.ptr.place.column));
-        Ok(StripeContents { live, unknown, unread, met_loss: unread || lost.count() > known_lost })
-    }
-
-    /// The header of the stripe at `offset`, from whichever column has it.
-    fn stripe_header(
-        &self,
-        segment: &Segment,
-        offset: u32,
-        readahead: &mut Readahead,
-    ) -> Result<StripeHeader> {
-        let check = |bytes: &[u8]| {
-            let stripe = StripeHeader::check(&self.shared.store.sums, bytes).ok()?;
-            (stripe.segment == segment.id && stripe.offset == offset && stripe.height > 0).then_some(stripe)
-        };
-        let range = offset..offset + ALIGN as u32;
-        let mut wrong = false;
-        let read = (0..readahead.lanes()).find_map(|lane| {
-            let found = check(&readahead.get(&self.shared.store, lane, range.clone())?);
-            wrong |= found.is_none();
-            found
-        });
-        let elsewhere = || {
-            (0..segment.layout.columns()).find_map(|column| {
-                let slot = segment.slots[column].get();
-                let member = self.shared.store.members.get(slot.device);
-                let pending = member.read(member.slot_offset(slot.index, offset), ALIGN)?;
-                check(&member.wait(pending).ok()?)
-            })
-        };
-        let found = read.or_else(elsewhere);
-        // Wrong headers are reconstructed; those missing because a device is out are not.
-        if wrong && found.is_some() {
-            self.shared.store.suspects.note(segment.id, offset, 0);
-        }
-        found.ok_or_else(|| Corrupt::new("row header", Reason::Short).into())
-    }
-
     /// Sees to it that `bytes` of records of `record_size` can be written now: pays with a step of cleaning when
     /// little is free, wins space back when there is none. Must not be called while an [`crate::Op`] is held.
     ///
@@ -636,7 +436,9 @@ impl Pool {
     /// # Errors
     /// As [`Pool::make_space`].
     pub(crate) fn make_segments(&self, count: u64) -> Result<()> {
-        let free = |core: &Core| core.record_groups().map(|group| group.free_above(Watermark::Accept)).sum();
+        let free = |core: &Core| {
+            core.record_groups().map(|group| group.free_above(Watermark::Accept).segments).sum()
+        };
         self.make_fit(|core| count <= free(core))
     }
 
@@ -773,7 +575,7 @@ impl Pool {
                 .store
                 .core
                 .lock()
-                .vital_groups()
+                .staying_groups()
                 .all(|group| group.free_segments() < group.left(Watermark::Clean));
             if last && !self.changes_fit() {
                 return Err(PoolError::NoSpace);

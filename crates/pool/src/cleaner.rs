@@ -1,8 +1,9 @@
 //! State of the cleaner, and of who wins space back: see [`crate::clean`].
 
 use crate::column::FailedReads;
-use larder_format::SegmentId;
+use bytes::Bytes;
 use larder_format::segment::DESCRIPTOR_LEN;
+use larder_format::{BlockPtr, SegmentId};
 use larder_sorted::map::LostPages;
 use larder_store::Readahead;
 use larder_sync::Mutex;
@@ -14,6 +15,8 @@ pub(crate) struct Cleaning {
     pub(crate) offset: u32,
     /// Its stripes, as soon as the first step has begun.
     pub(crate) readahead: Option<Readahead>,
+    /// Blocks before there that do not fill a row of columns: they move with those that follow.
+    pub(crate) carried: Vec<(BlockPtr, Bytes)>,
     /// Pages of the map that are lost.
     pub(crate) lost: LostPages,
     /// Number of its blocks that are on them.
@@ -30,6 +33,7 @@ impl Cleaning {
             segment,
             offset: DESCRIPTOR_LEN,
             readahead: None,
+            carried: Vec::new(),
             lost: LostPages::default(),
             unknown: 0,
             unread: false,

@@ -378,6 +378,7 @@ impl Pool {
             return Err(PoolError::Invalid(text));
         }
         core.free_dead_segments(commit, true, &[]);
+        core.withhold();
         core.block_lease = BlockId::new(core.next_block.get() + LEASE);
         core.segment_lease = SegmentId::new(core.next_segment.get() + LEASE);
         core.open_commit = commit.next();
@@ -428,6 +429,8 @@ impl Pool {
             role: group.role,
             ashift: group.ashift,
             slot_size: group.slot_size,
+            leaving: group.leaving,
+            narrow: group.narrow,
         };
         root.groups = core.groups.values().map(told).collect();
         root.next_group = core.groups.next();

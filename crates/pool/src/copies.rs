@@ -88,7 +88,7 @@ impl Pool {
                 break;
             }
             for (i, one) in nodes {
-                let mut to = Appender::of_old_nodes(store, one.copy);
+                let mut to = Appender::of_old_nodes(store, one.copy, Watermark::Clean);
                 let new = to.push_beside(Encoded::Whole(one.bytes.clone()), &one.beside);
                 match new.and_then(|new| to.submit().map(|()| new)) {
                     Err(PoolError::NoSpace) => healed[i] = Healed::NoRoom,
@@ -183,7 +183,7 @@ impl Pool {
         if !is_left(&self.shared.store.core.lock()) {
             return Ok(false);
         }
-        Ok(self.clean_as(|core| is_left(core).then_some(id))?.is_some())
+        Ok(self.clean_as(|core| is_left(core).then_some(id), Watermark::Clean)?.is_some())
     }
 
     /// Whether a block has so many places, which it keeps then: one that may be shared is not rewritten to fewer. What

@@ -80,7 +80,7 @@ pub(crate) fn check_record_size(value: &str, most: u32) -> Result<()> {
 }
 
 /// A group that is not of data has this many slots at least, of the size that data has.
-const SLOTS_LEAST: u32 = 24;
+pub const SLOTS_LEAST: u32 = 24;
 
 /// Bytes of a slot of `group`, in a pool whose smallest slots have `smallest`: a block of the pool fits in each.
 ///
@@ -97,17 +97,18 @@ pub fn slot_size_beside(group: &GroupSpec, smallest: u32, ashift: u8) -> Result<
 }
 
 impl PoolSpec {
-    /// Bytes of a slot of one of its groups.
-    fn slot_size_of(&self, group: &GroupSpec) -> Result<u32> {
+    /// Bytes of a slot of each of its groups.
+    ///
+    /// # Errors
+    /// [`Refusal::TooSmall`] where a device has too few.
+    pub fn slot_sizes(&self) -> Result<Vec<u32>> {
         let of_data = self.groups.iter().filter(|group| group.role == GroupRole::Data);
-        match group.role {
+        let smallest = of_data.map(GroupSpec::slot_size).min().unwrap_or(MIN_SLOT);
+        let size_of = |group: &GroupSpec| match group.role {
             GroupRole::Data => Ok(group.slot_size()),
-            _ => slot_size_beside(
-                group,
-                of_data.map(GroupSpec::slot_size).min().unwrap_or(MIN_SLOT),
-                self.ashift,
-            ),
-        }
+            _ => slot_size_beside(group, smallest, self.ashift),
+        };
+        self.groups.iter().map(size_of).collect()
     }
 
     /// Refuses properties of the root dataset that such a pool cannot have.
@@ -115,8 +116,7 @@ impl PoolSpec {
     /// # Errors
     /// [`PoolError::Invalid`] with the reason.
     pub fn check_property(&self, name: &str, value: &str) -> Result<()> {
-        let slot =
-            self.groups.iter().filter_map(|group| self.slot_size_of(group).ok()).min().unwrap_or(MAX_SLOT);
+        let slot = self.slot_sizes()?.into_iter().min().unwrap_or(MAX_SLOT);
         if name == "recordsize" { check_record_size(value, (slot / 4).min(1 << 20)) } else { Ok(()) }
     }
 
@@ -277,15 +277,15 @@ impl Pool {
             return Err(PoolError::Invalid(text));
         }
         room_for_devices(spec.groups.iter().map(|group| group.devices.len()).sum(), MAX_DEVICES)?;
+        let slot_sizes = spec.slot_sizes()?;
         let guid = PoolGuid::new(world.entropy.next_u64());
         let sums = Sums::new(guid, PoolKey::new(random(&*world.entropy)));
         let incarnation = Incarnation::new(world.entropy.next_u64());
         let created = world.clock.now();
         let mut members = Vec::new();
         let mut groups = BTreeMap::new();
-        for (number, group) in spec.groups.iter().enumerate() {
+        for (number, (group, slot_size)) in spec.groups.iter().zip(slot_sizes).enumerate() {
             let index = GroupIndex::new(number as u16);
-            let slot_size = spec.slot_size_of(group)?;
             let mut slots = Vec::new();
             for device in &group.devices {
                 let size = device.size();
@@ -334,6 +334,8 @@ impl Pool {
             gone: Vec::new(),
             features: Features::default(),
             traced: first,
+            reshaping: false,
+            withheld: 0,
             miscounted: None,
         };
         let entropy = Arc::clone(&world.entropy);

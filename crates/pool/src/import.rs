@@ -159,6 +159,7 @@ impl Pool {
                 let mut space =
                     GroupSpace::new(group.index, group.rule, group.slot_size, group.ashift, &devices)
                         .of_role(group.role);
+                (space.leaving, space.narrow) = (group.leaving, group.narrow);
                 let leaving = members.iter().filter(|member| member.is_leaving());
                 leaving.for_each(|member| space.retire(member.index, !member.is_written()));
                 (group.index, space)
@@ -179,6 +180,8 @@ impl Pool {
             features: root.features,
             // A build that does not see to it may have changed all that is there.
             traced: if root.traced.get() > 0 { root.traced } else { root.commit.next() },
+            reshaping: true,
+            withheld: 0,
             miscounted: None,
         };
         let events = Arc::new(EventLog::new(Arc::clone(&world.clock)));

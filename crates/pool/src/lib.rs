@@ -24,6 +24,7 @@ mod dataset;
 mod dedup;
 mod destroy;
 mod duplicates;
+mod emptying;
 mod event_log;
 mod events;
 mod fence;

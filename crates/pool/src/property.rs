@@ -307,8 +307,8 @@ pub static POOL: &[Property] = &[
         "how much of their size may be written to cache devices in a day, so that they last; what fills them for the \
          first time does not count; 0, nothing is written to them; takes effect at once").column("cachewrites"),
     settable("device_timeout", Kind::Number(1, 3600), Some("15"), false, "1 to 3600 (seconds)",
-        "for how long a device may leave a write or flush unanswered before the pool goes on without it; takes \
-         effect at once").column("devtimeout"),
+        "for how long a device may leave a write or flush unanswered before the pool goes on without it; a \
+         device of the log a third of that, 5 at least; takes effect at once").column("devtimeout"),
     settable("trash", Kind::Span, Some("86400"), false, "<30m, 24h, 7d, ...> | none",
         "for how long what is destroyed can be brought back (larder fs undestroy), unless its space is needed before"),
     settable("trace", Kind::Word(&["off", "weekly", "monthly"]), Some("monthly"), false, "off | weekly | monthly",

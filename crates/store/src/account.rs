@@ -30,7 +30,7 @@ impl Store {
     pub fn accounts(&self) -> Vec<Account> {
         let core = self.core.lock();
         let account = |group: &crate::space::GroupSpace| {
-            let (taken, slots) = group.slots();
+            let (taken, slots) = group.all_slots_of_devices();
             let mut account =
                 Account { group: group.index, slots, free: slots - taken, ..Account::default() };
             for entry in core.entries.values().filter(|entry| entry.segment.group == group.index) {

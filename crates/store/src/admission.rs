@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::headroom::Noted;
+use crate::room::Room;
 use crate::space::GroupSpace;
 use crate::store::Store;
 use crate::watermark::Watermark;
@@ -56,16 +57,24 @@ impl Store {
         let record = record_size.min(self.max_record());
         let mut space = Space::default();
         for group in core.record_groups() {
-            let (per_segment, reserve) = (group.per_segment(record), group.left(mark));
-            space.size += group.total_segments().saturating_sub(reserve) * per_segment;
+            let (layout, reserve) = (group.rule.layout, group.left(mark));
+            space.size += group.per_columns(group.total(reserve).columns, record);
             let dead = core.entries.dead(group.index);
-            let free = group.unused_segments() + dead.waiting_slots / group.rule.layout.columns() as u64;
+            let waiting = dead.waiting_in(layout);
+            // The reserve has what waits first.
+            let unused = group.unused(0).columns / layout.k() as u64;
+            let mut free = group.unused(reserve.saturating_sub(waiting.segments));
+            let spare = waiting.segments.saturating_sub(reserve);
+            free = Room {
+                segments: free.segments + spare,
+                columns: free.columns + waiting.columns * spare / waiting.segments.max(1),
+            };
             // Space that the reserve lacks is not available, even where a segment is open for it.
-            let lacks = reserve.saturating_sub(free) * per_segment;
-            let there = core.room_of(group, free.saturating_sub(reserve), dead.bytes, (record, copies));
+            let lacks = reserve.saturating_sub(unused + waiting.segments) * group.per_segment(record);
+            let there = core.room_of(group, free, dead.bytes_in(layout), (record, copies));
             space.available += there.saturating_sub(lacks);
         }
-        space.available = space.available.saturating_sub(self.dirty.needed());
+        space.available = space.available.saturating_sub(self.dirty.needed()).saturating_sub(core.withheld);
         space.size = space.size.max(space.available);
         space.used = space.size - space.available;
         space
@@ -104,7 +113,7 @@ impl Store {
         };
         self.headroom.note(Noted {
             record_size,
-            records: core.record_groups().map(room).sum(),
+            records: core.record_groups().map(room).sum::<u64>().saturating_sub(core.withheld),
             nodes: core.room_for_nodes(),
             node_footprint: core.footprint_of_nodes(1),
         });

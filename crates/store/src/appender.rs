@@ -45,9 +45,9 @@ impl<'a> Appender<'a> {
         Self::of(store, SegmentKind::Node, Bin { class: 0, copy }, Watermark::Accept)
     }
 
-    /// For such places of nodes that outlived their neighbours.
-    pub fn of_old_nodes(store: &'a Store, copy: u8) -> Self {
-        Self::of(store, SegmentKind::Node, Bin { class: heat::COLDEST, copy }, Watermark::Clean)
+    /// For such places of nodes that outlived their neighbours, down to `mark`.
+    pub fn of_old_nodes(store: &'a Store, copy: u8, mark: Watermark) -> Self {
+        Self::of(store, SegmentKind::Node, Bin { class: heat::COLDEST, copy }, mark)
     }
 
     /// For further places of those, which leave what writers may fill.
@@ -144,14 +144,9 @@ impl<'a> Appender<'a> {
         let (kind, bin) = (self.kind, self.bin);
         let mut core = self.store.core.lock();
         // The root names all rooted ones: one is open at a time, not one in each group.
-        let has_room = |group: GroupIndex, id| {
-            let entry = &core.entries[id];
-            let header = stripe_header_len(entry.segment.layout.columns());
-            core.groups[&group].slot_size - entry.height >= size + header
-        };
         let is_open = |group| {
-            let open = core.streams.iter().filter(|((of, .., at), _)| (*of, *at) == (kind, group));
-            open.into_iter().any(|(_, id)| has_room(group, id))
+            let mut open = core.streams.iter().filter(|((of, .., at), _)| (*of, *at) == (kind, group));
+            open.any(|(_, id)| core.has_room(*id, size))
         };
         let last = |group| self.beside.contains(&group) || kind.is_rooted() && !is_open(group);
         let groups = core.groups_for(kind, self.mark, last);

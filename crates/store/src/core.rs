@@ -4,6 +4,7 @@
 
 use crate::headroom::Groups;
 use crate::heat::Clock;
+use crate::room::Room;
 use crate::segments::{Readable, SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::watermark::Watermark;
@@ -50,6 +51,10 @@ pub struct Core {
     pub features: Features,
     /// From this commit on trees of datasets tell by their ids what they had before.
     pub traced: CommitId,
+    /// Some segments may not fit the shape of their groups: [`Core::withhold`] looked at them last.
+    pub reshaping: bool,
+    /// Bytes of data columns that what has to move takes, beyond what it leaves.
+    pub withheld: u64,
     /// A segment that the tables counted wrong: more was freed than they say is there. No commit may tell of it.
     pub miscounted: Option<SegmentId>,
 }
@@ -91,7 +96,9 @@ impl Core {
             if (*kind, *at) == (SegmentKind::Data, group.index)
                 && let Some(room) = rooms.get_mut(usize::from(*copy))
             {
-                *room += group.writable(u64::from(group.slot_size - self.entries[id].height), record);
+                let entry = &self.entries[id];
+                *room +=
+                    group.writable(entry.segment.layout, u64::from(group.slot_size - entry.height), record);
             }
         }
         rooms
@@ -104,12 +111,12 @@ impl Core {
         rooms.min().unwrap_or(0) * u64::from(copies)
     }
 
-    /// Bytes of incompressible records of `record` bytes, in all of so many places, that a group has room for with so
-    /// many `free` segments, when the `dead` bytes were won back.
+    /// Bytes of incompressible records of `record` bytes, in all of so many places, that a group has room for with what
+    /// is `free`, when the `dead` bytes were won back.
     pub(crate) fn room_of(
         &self,
         group: &GroupSpace,
-        free: u64,
+        free: Room,
         dead: u64,
         (record, copies): (u32, u8),
     ) -> u64 {
@@ -138,7 +145,7 @@ impl Core {
     /// survives losses of, and one.
     pub fn footprint_of_nodes(&self, bytes: u64) -> u64 {
         let worst = self
-            .vital_groups()
+            .staying_groups()
             .map(|group| group.rule.layout)
             .map(|layout| (layout.quorum() * layout.k()).div_ceil(layout.columns()) as u64);
         bytes * worst.max().unwrap_or(1)
@@ -146,7 +153,7 @@ impl Core {
 
     /// Bytes of nodes that commits can store, whatever of the reserve is used already.
     pub fn room_for_nodes(&self) -> u64 {
-        self.vital_groups().map(|group| group.room_for_nodes(Watermark::Changes)).sum()
+        self.staying_groups().map(|group| group.room_for_nodes(Watermark::Changes)).sum()
     }
 
     /// A block's bytes are not live any more.

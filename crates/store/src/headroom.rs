@@ -46,6 +46,11 @@ impl Groups {
         self.groups.get_mut(&index)
     }
 
+    /// Nothing that was noted holds any more.
+    pub fn forget_headroom(&self) {
+        self.headroom.forget();
+    }
+
     /// Another group.
     pub fn insert(&mut self, group: GroupSpace) {
         self.headroom.forget();
@@ -141,7 +146,7 @@ mod tests {
             assert!(!headroom.holds(4096, 1, 0) && !headroom.holds_nodes(1));
         };
         undone(&|groups| {
-            groups.change(index).unwrap().allocate(rule.layout, SegmentId::new(1)).unwrap();
+            groups.change(index).unwrap().allocate(false, SegmentId::new(1)).unwrap();
         });
         let slot = Slot { device: DeviceIndex::new(0), index: SlotIndex::new(0) };
         undone(&|groups| groups.change(index).unwrap().give_back(slot));

@@ -54,9 +54,10 @@ impl Store {
         let core = self.core.lock();
         let by_rule = core.vital_groups().map(|group| {
             let members: Vec<_> = self.members.of_group(group.index).collect();
-            group.rule.layout.losses_survived(|column| !members[column].is_online())
+            let is_out = |column: usize| members.get(column).is_none_or(|member| !member.is_online());
+            group.rule.layout.losses_survived(is_out)
         });
-        let misfits = core.entries.values().filter(|entry| entry.live_blocks > 0);
+        let misfits = core.entries.values().filter(|entry| core.reshaping && entry.live_blocks > 0);
         let misfits = misfits.filter(|entry| !core.fits(entry.segment.id));
         let by_segment = misfits.map(|entry| {
             let segment = &entry.segment;

@@ -322,9 +322,9 @@ impl Member {
         self.leaving.load(Ordering::Acquire)
     }
 
-    /// Sends it on its way out.
-    pub fn set_leaving(&self) {
-        self.leaving.store(true, Ordering::Release);
+    /// Sends it on its way out, or has it stay.
+    pub fn set_leaving(&self, leaving: bool) {
+        self.leaving.store(leaving, Ordering::Release);
     }
 
     /// Notes that it has every write after `commit`.
@@ -465,11 +465,7 @@ impl Member {
 
     /// Reads what was written to a member that does not count yet; `None` when it is not there.
     pub fn read_back(&self, offset: DeviceOffset, len: usize) -> Option<Outcome> {
-        let request = Request::Read { offset, len: ByteLen::new(len as u64) };
-        self.is_written()
-            .then(|| self.submit(RequestKind::Read, request))
-            .flatten()
-            .map(|read| self.wait(read))
+        self.is_written().then(|| self.read_anyway(offset, len)).flatten()
     }
 
     /// Whether it gives anything: the beginning of one of its labels.

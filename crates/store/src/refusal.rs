@@ -129,6 +129,31 @@ pub enum Refusal {
         "{0} datasets have been made in this pool, destroyed ones included, and there are no numbers for more"
     )]
     NoDatasetNumbers(u64),
+    /// Too little would be left for all that is stored.
+    #[error(
+        "what is stored takes {} MiB of data, and without it there would be room for {} MiB",
+        needed.div_ceil(1 << 20), has >> 20
+    )]
+    NoRoomFor {
+        /// Bytes that it takes.
+        needed: u64,
+        /// Bytes that there would be.
+        has: u64,
+    },
+    /// A layout would not survive what is out of use already.
+    #[error("a {layout} does not survive that these are out of use: {out}")]
+    TooManyOut {
+        /// The layout.
+        layout: String,
+        /// Names of the devices.
+        out: String,
+    },
+    /// The last group that has records.
+    #[error("{0} is the only group that files can lie on")]
+    LastGroup(String),
+    /// A change of the group's shape is under way.
+    #[error("the group is on its way out of the pool")]
+    GroupLeaves,
     /// A spare holds nothing that could be taken out of use.
     #[error("{0} is a spare")]
     Spare(String),
@@ -212,9 +237,6 @@ pub enum Refusal {
     /// There is no loss to accept.
     #[error("no device waits to take the place of {0}")]
     NobodyWaits(String),
-    /// Another copy cannot be had there.
-    #[error("{0} is neither a single device nor a mirror's: only those get another copy")]
-    NoMirror(String),
     /// The group loses a device.
     #[error("a device is on its way out of this group")]
     GroupShrinks,

@@ -48,14 +48,19 @@ impl GroupSpace {
 }
 
 impl Core {
-    /// The groups that hold more than the log, all of whose space is somebody's who has no other.
+    /// The groups that hold more than the log, those on their way out among them.
     pub fn vital_groups(&self) -> impl Iterator<Item = &GroupSpace> {
         self.groups.values().filter(|group| group.is_vital())
     }
 
+    /// Of those, the ones that stay.
+    pub fn staying_groups(&self) -> impl Iterator<Item = &GroupSpace> {
+        self.vital_groups().filter(|group| !group.leaving)
+    }
+
     /// The groups that records go to.
     pub fn record_groups(&self) -> impl Iterator<Item = &GroupSpace> {
-        self.groups.values().filter(|group| group.has_records())
+        self.groups.values().filter(|group| group.has_records() && !group.leaving)
     }
 
     /// Groups in the order in which a stream of `kind` should use them: those that come `last` behind others, by role,
@@ -73,8 +78,8 @@ impl Core {
             .filter_map(|group| Some((turn_of(group.role, kind)?, group)))
             .collect();
         groups.sort_by_key(|(turn, space)| {
-            let total = space.total_segments().max(1);
-            let free = space.free_segments() * 1024 / total;
+            let total = space.total(0).columns.max(1);
+            let free = space.free_above(Watermark::Promised).columns * 1024 / total;
             (last(space.index), *turn, std::cmp::Reverse(free), space.index)
         });
         let is_apart = kind != SegmentKind::Log && groups.iter().any(|(_, group)| !group.has_records());
@@ -90,13 +95,17 @@ impl Core {
 
     /// Whether a stream of `kind` has a choice of groups.
     pub(crate) fn has_choice(&self, kind: SegmentKind) -> bool {
-        self.groups.values().filter(|group| turn_of(group.role, kind).is_some()).count() > 1
+        let takes = |group: &&GroupSpace| !group.leaving && turn_of(group.role, kind).is_some();
+        self.groups.values().filter(takes).count() > 1
     }
 
     /// The number of a group whose reserve metadata has reached, if there is one: what follows goes to data.
     pub fn full_of_metadata(&self) -> Option<GroupIndex> {
         let is_full = |group: &&GroupSpace| {
-            !group.has_records() && group.is_vital() && group.free_above(Watermark::Available) == 0
+            !group.has_records()
+                && group.is_vital()
+                && !group.leaving
+                && group.free_above(Watermark::Available).segments == 0
         };
         self.groups.values().find(is_full).map(|group| group.index)
     }
@@ -109,7 +118,7 @@ impl Store {
         let members: Vec<_> = self.members.of_group(group).collect();
         // It may be on its way out of the pool.
         let is_lost = |column: usize| members.get(column).is_none_or(|member| !member.is_online());
-        rule.is_some_and(|rule| rule.layout.survives(is_lost))
+        rule.is_none_or(|rule| rule.layout.survives(is_lost))
     }
 
     /// Whether the log may lie on a group: one that is vital suspends the pool when it cannot go on.
@@ -125,7 +134,7 @@ impl Store {
             let core = self.core.lock();
             let mine = core.groups.get(&group).and_then(turn);
             let is_better = |space: &&GroupSpace| {
-                space.free_segments() > 0 && turn(space).zip(mine).is_some_and(|(other, mine)| other < mine)
+                space.has_free_segment() && turn(space).zip(mine).is_some_and(|(other, mine)| other < mine)
             };
             core.groups.values().filter(is_better).map(|space| space.index).collect()
         };

@@ -3,6 +3,7 @@
 //! A reader holds an `Arc<Segment>`: as long as it does, the segment's slots are not given to another
 //! segment. Stripes that were submitted but are not yet confirmed are served from memory.
 
+use crate::room::Room;
 use larder_device::AlignedBuf;
 use larder_format::segment::{DESCRIPTOR_LEN, Layout, SegmentKind, SegmentRecord, SegmentState, Slot};
 use larder_format::{BlockId, CommitId, DeviceIndex, GroupIndex, Incarnation, SegmentId, SlotIndex};
@@ -287,17 +288,22 @@ impl SegmentEntry {
 
     /// Space in it that commits alone or the cleaner will bring back.
     fn dead(&self) -> Dead {
-        let slots = self.segment.slots.len() as u64;
+        let (slots, columns) = (self.segment.slots.len() as u64, self.segment.layout.k() as u64);
+        let is_data = self.segment.kind == SegmentKind::Data;
         if self.held {
             Dead { held: 1, ..Dead::default() }
         } else if self.state == SegmentState::Freed
             || (self.is_complete() && self.is_movable() && self.live_blocks == 0)
         {
-            Dead { waiting_slots: slots, ..Dead::default() }
+            let of_data = if is_data { (slots, columns) } else { (0, 0) };
+            Dead { waiting_slots: slots, waiting_of_data: of_data, ..Dead::default() }
         } else {
             let cleaned = if self.is_worth_cleaning() { Some(self.dead_bytes()) } else { None };
             let bytes = cleaned.or_else(|| self.thin().filter(|_| self.leaving)).unwrap_or(0);
-            Dead { bytes: bytes * slots / self.segment.layout.k() as u64, ..Dead::default() }
+            match is_data {
+                true => Dead { data_bytes: bytes, ..Dead::default() },
+                false => Dead { bytes: bytes * slots / columns, ..Dead::default() },
+            }
         }
     }
 
@@ -313,10 +319,34 @@ impl SegmentEntry {
 pub struct Dead {
     /// Slots of segments in which nothing lives: they are free some commits later.
     pub waiting_slots: u64,
-    /// Bytes over all columns of dead blocks in segments worth cleaning, and in those that runs are leaving.
-    pub bytes: u64,
+    /// Those of data among them, and data columns of these: narrow segments have fewer for their slots.
+    waiting_of_data: (u64, u64),
+    /// Bytes over all columns of dead blocks in segments of copies worth cleaning, and in those that runs are leaving.
+    bytes: u64,
+    /// Bytes of dead blocks in segments of data worth cleaning.
+    data_bytes: u64,
     /// Segments that would be free if nobody read them.
     pub held: u64,
+}
+
+impl Dead {
+    /// Bytes of data columns, in a group of this layout, that cleaning brings back.
+    pub fn bytes_in(&self, layout: Layout) -> u64 {
+        self.data_bytes + self.bytes / layout.columns() as u64 * layout.k() as u64
+    }
+
+    /// Room that is free some commits later, in a group of this layout.
+    pub fn waiting_in(&self, layout: Layout) -> Room {
+        let (slots, columns) = self.waiting_of_data;
+        let copies = (self.waiting_slots - slots) / layout.columns() as u64;
+        let k = layout.k() as u64;
+        // Where all are of full width, slots of both kinds together make more.
+        let columns = match slots * k == columns * layout.columns() as u64 {
+            true => self.waiting_slots / layout.columns() as u64 * k,
+            false => copies * k + columns,
+        };
+        Room { segments: columns / k, columns }
+    }
 }
 
 /// All segments, in the order of their ids, and sums over them that are kept up to date.
@@ -338,7 +368,10 @@ impl Segments {
     fn count(&mut self, group: GroupIndex, dead: Dead, records: u64) {
         let sum = self.dead.entry(group).or_default();
         sum.waiting_slots += dead.waiting_slots;
+        sum.waiting_of_data.0 += dead.waiting_of_data.0;
+        sum.waiting_of_data.1 += dead.waiting_of_data.1;
         sum.bytes += dead.bytes;
+        sum.data_bytes += dead.data_bytes;
         sum.held += dead.held;
         self.records += records;
     }
@@ -346,7 +379,10 @@ impl Segments {
     fn discount(&mut self, group: GroupIndex, dead: Dead, records: u64) {
         let sum = self.dead.entry(group).or_default();
         sum.waiting_slots -= dead.waiting_slots;
+        sum.waiting_of_data.0 -= dead.waiting_of_data.0;
+        sum.waiting_of_data.1 -= dead.waiting_of_data.1;
         sum.bytes -= dead.bytes;
+        sum.data_bytes -= dead.data_bytes;
         sum.held -= dead.held;
         self.records -= records;
     }

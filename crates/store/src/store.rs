@@ -64,6 +64,10 @@ pub struct GroupUse {
     pub ashift: u8,
     /// Its devices, with slots in use and slots in all.
     pub devices: Vec<(DeviceIndex, u64, u64)>,
+    /// Slots in use and in all, as far as segments can have them.
+    pub slots: (u64, u64),
+    /// It is on its way out of the pool.
+    pub leaving: bool,
 }
 
 /// See the module's text.
@@ -276,6 +280,8 @@ impl Store {
             slot_size: group.slot_size,
             ashift: group.ashift,
             devices: group.devices().collect(),
+            slots: group.slots(),
+            leaving: group.leaving,
         });
         groups.collect()
     }

@@ -104,7 +104,7 @@ impl Store {
         if self.can_go_on(group) || !self.is_vital(group) {
             return Ok(());
         }
-        let rule = self.core.lock().groups[&group].rule;
+        let Some(rule) = self.core.lock().groups.get(&group).map(|of| of.rule) else { return Ok(()) };
         let members: Vec<_> = self.members.of_group(group).collect();
         let lost: Vec<_> =
             members.iter().filter(|member| !member.is_online()).map(|member| member.name()).collect();
@@ -146,7 +146,9 @@ impl Store {
         let groups: Vec<_> = self.core.lock().vital_groups().map(|group| (group.index, group.rule)).collect();
         groups.into_iter().all(|(index, rule)| {
             let columns: Vec<_> = self.members.of_group(index).collect();
-            rule.layout.survives(|column| !columns[column].is_online() && !columns[column].is_unharmed())
+            // It may change its shape just now.
+            let is_lost = |of: &Arc<Member>| !of.is_online() && !of.is_unharmed();
+            rule.layout.survives(|column| columns.get(column).is_none_or(is_lost))
         })
     }
 }

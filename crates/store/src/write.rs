@@ -192,10 +192,8 @@ impl Core {
     fn open_segment(&mut self, kind: SegmentKind, bin: Bin, group: GroupIndex) -> Option<SegmentRecord> {
         let Bin { class, copy } = bin;
         let space = self.groups.change(group).expect("streams name groups that exist");
-        let full = space.rule.layout;
-        let layout = if kind == SegmentKind::Data { full } else { full.replicated() };
         let id = self.next_segment;
-        let slots = space.allocate(layout, id)?;
+        let (layout, slots) = space.allocate(kind != SegmentKind::Data, id)?;
         self.next_segment = id.next();
         assert!(id < self.segment_lease, "segment ids are leased far ahead of their use");
         let record = SegmentRecord {
@@ -248,20 +246,28 @@ impl Core {
     fn may_open(&self, mark: Watermark, group: GroupIndex) -> bool {
         let space = &self.groups[&group];
         // Copies fit where a full-width segment does not: whether they do is seen when one is opened.
-        mark == Watermark::Promised || space.free_above(mark) > 0
+        mark == Watermark::Promised || space.free_above(mark).segments > 0
     }
 
     /// The open segment of another class that has room for a block of `size` bytes, the emptiest: where no segment
     /// can be opened, a wrong class is better than none.
     fn any_stream(&self, kind: SegmentKind, copy: u8, group: GroupIndex, size: u32) -> Option<SegmentId> {
-        let space = &self.groups[&group];
         let wanted = (kind, copy, group);
         let open = self.streams.iter().filter(|((of, _, copy, at), _)| (*of, *copy, *at) == wanted);
-        let open = open.map(|(_, id)| &self.entries[id]).filter(|entry| {
-            let room = (space.slot_size - entry.height) / space.step() * space.step();
-            room >= size + stripe_header_len(entry.segment.layout.columns())
-        });
+        let open = open.filter(|(_, id)| self.has_room(**id, size)).map(|(_, id)| &self.entries[id]);
         open.min_by_key(|entry| (entry.height, entry.segment.id)).map(|entry| entry.segment.id)
+    }
+
+    /// Bytes of blocks that a stripe of one column takes behind the last one of a segment.
+    fn room_behind(&self, entry: &SegmentEntry) -> u32 {
+        let space = &self.groups[&entry.segment.group];
+        let room = (space.slot_size - entry.height) / space.step() * space.step();
+        room.saturating_sub(stripe_header_len(entry.segment.layout.columns()))
+    }
+
+    /// Whether an open segment has room for a block of `size` bytes.
+    pub(crate) fn has_room(&self, id: SegmentId, size: u32) -> bool {
+        self.room_behind(&self.entries[&id]) >= size
     }
 
     /// The groups that have a block already at one of these places.
@@ -315,9 +321,10 @@ impl Core {
                 return Err(PoolError::Invalid("a block does not fit in a slot".into()));
             };
             let replicated = layout.replicated();
-            // Where copies take every parity device, those are what gets short; who wins space back takes no more
-            // of them.
-            let pad = pad || mark == Watermark::Clean && layout.r() > 1;
+            // Where copies take every parity device, those are what gets short; who moves data takes no more of
+            // them.
+            let wins_space = matches!(mark, Watermark::Clean | Watermark::Accept);
+            let pad = pad || wins_space && layout.r() > 1;
             if kind == SegmentKind::Data
                 && !pad
                 && replicated != layout
@@ -356,21 +363,13 @@ impl Core {
         mark: Watermark,
         size: u32,
     ) -> Option<Tail> {
-        let space = &self.groups[&group];
-        let (step, slot_size) = (space.step(), space.slot_size);
         let class = match kind {
             SegmentKind::Small => heat::COLDEST,
-            _ => heat::fold(bin.class, space.total_segments()),
+            _ => heat::fold(bin.class, self.groups[&group].total_segments()),
         };
         let (copy, bin) = (bin.copy, Bin { class, ..bin });
-        let tail = |entry: &SegmentEntry, fresh| {
-            let room = slot_size - entry.height;
-            let header = stripe_header_len(entry.segment.layout.columns());
-            let limit = (room / step * step).saturating_sub(header);
-            Tail { segment: Arc::clone(&entry.segment), offset: entry.height, room, limit, step, fresh }
-        };
         if let Some(&id) = self.streams.get(&(kind, class, copy, group)) {
-            let open = tail(&self.entries[&id], None);
+            let open = self.tail_behind(id, None);
             if open.limit >= size {
                 return Some(open);
             }
@@ -380,11 +379,25 @@ impl Core {
             && let Some(record) = self.open_segment(kind, bin, group)
         {
             self.streams.insert((kind, class, copy, group), record.id);
-            return Some(tail(&self.entries[&record.id], Some(record)));
+            return Some(self.tail_behind(record.id, Some(record)));
         }
         let is_of_records = matches!(kind, SegmentKind::Data | SegmentKind::Small);
         let any = is_of_records.then(|| self.any_stream(kind, copy, group, size)).flatten()?;
-        Some(tail(&self.entries[&any], None))
+        Some(self.tail_behind(any, None))
+    }
+
+    /// The place behind the last stripe of a segment.
+    fn tail_behind(&self, id: SegmentId, fresh: Option<SegmentRecord>) -> Tail {
+        let entry = &self.entries[&id];
+        let space = &self.groups[&entry.segment.group];
+        Tail {
+            segment: Arc::clone(&entry.segment),
+            offset: entry.height,
+            room: space.slot_size - entry.height,
+            limit: self.room_behind(entry),
+            step: space.step(),
+            fresh,
+        }
     }
 
     /// A stripe of `height` bytes is behind the last one of an open segment.

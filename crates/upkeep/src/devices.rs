@@ -79,7 +79,7 @@ impl Devices {
             core.entries.values().map(|entry| (entry.state, &entry.segment)).filter(|(state, of)| {
                 *state != SegmentState::Freed && of.group == device.group && !group.fits(of)
             });
-        group.rule.layout.survives(|column| lost(columns[column]))
+        group.rule.layout.survives(|column| columns.get(column).is_none_or(|&device| lost(device)))
             && misfits.all(|(_, of)| of.layout.survives(|column| lost(of.slots[column].device)))
     }
 
@@ -192,11 +192,13 @@ impl Devices {
                 known.since = CommitId::new(commit.get() - 1);
             }
             pool.rebuilt().forget(known.index);
-            if known.leaving
-                && let Some(space) = pool.store().core.lock().groups.change(known.group)
-            {
-                // Its data can be read again: it leaves as one that was never gone.
-                space.retire(known.index, false);
+            if known.leaving {
+                let mut core = pool.store().core.lock();
+                core.reshaping = true;
+                if let Some(space) = core.groups.change(known.group) {
+                    // Its data can be read again: it leaves as one that was never gone.
+                    space.retire(known.index, false);
+                }
             }
             let state =
                 if mutated(Mutant::NotResilvered) { MemberState::Online } else { MemberState::Rebuilding };

@@ -14,6 +14,7 @@ mod lost_aliases;
 mod note;
 mod pass;
 mod read_repair;
+mod rebalance;
 mod reconstruct;
 mod reshape;
 mod resilver;
@@ -30,8 +31,9 @@ pub use devices::Devices;
 pub use gc::Collector;
 pub use pass::{Estimate, Pass, PassState, Passes, Task};
 pub use read_repair::ReadRepair;
+pub use rebalance::{Rebalance, RebalanceProgress, RebalanceState};
 pub use reconstruct::Tally;
-pub use reshape::Reshape;
+pub use reshape::{Reshape, rule_of};
 pub use resilver::{Resilver, ResilverProgress, ResilverResult};
 pub use scrub::{Scrub, ScrubOutcome, ScrubProgress, ScrubResult, ScrubSince};
 pub use trim::{Trim, TrimState, Trimmer};
@@ -45,6 +47,8 @@ pub struct Upkeep {
     pub devices: Arc<Devices>,
     /// Groups and what belongs to them.
     pub reshape: Reshape,
+    /// Segments that would gain from being written anew.
+    pub rebalance: Rebalance,
     /// Devices that are rebuilt.
     pub resilver: Arc<Resilver>,
     /// Damage that reads met.
@@ -76,6 +80,7 @@ impl Upkeep {
             pool: Arc::clone(pool),
             _only: only,
             reshape: Reshape::new(pool, &devices, &resilver),
+            rebalance: Rebalance::new(pool),
             trim: Trimmer::new(pool),
             passes: Passes::new(pool),
             gc: Collector::new(pool),

@@ -1,59 +1,40 @@
-//! Groups that change their shape: a mirror gets a copy more or less, a pool gets another group.
+//! Groups that change their shape: another device more or less, another layout, a group more or less.
 //!
 //! The layout belongs to the segment. So a group's rule changes at the boundary of a commit, and what is written from
-//! then on is as the new rule says; segments of another layout, or with a slot on a device that is to leave, *do not
-//! fit* and are emptied: records and nodes are moved by the cleaner, the block map's and the index's runs are merged
-//! anew, tables are written anew, and the log goes on in new segments. No file and no snapshot is touched. A device on
-//! its way out is no column of the rule any more; it leaves when no segment has a slot on it.
+//! then on is as the new rule says; segments that survive less than that, or other losses, or with a slot on a device
+//! or group that is to leave, *do not fit* and are emptied: records and nodes are moved by the cleaner, the block map's
+//! and the index's runs are merged anew, tables are written anew, and the log goes on in new segments. No file and no
+//! snapshot is touched. A device on its way out is no column of the rule any more; it leaves when no segment has a slot
+//! on it, and a group when none is on it. Segments that are only narrower than the rule fit: see [`crate::rebalance`].
 //!
 //! Nothing needs to be kept of how far this is: what does not fit shows it, after a crash as well.
 //!
 //! Blocks that cannot be read, or be found, cannot be moved, and moving takes room. Where nothing comes of some tries
 //! in a row, an event tells that, and the next try comes after a rest; it keeps nobody else waiting.
 
-use crate::devices::{Devices, Place, wipe};
+mod change;
+
+pub use change::rule_of;
+
+use crate::devices::Devices;
 use crate::resilver::Resilver;
-use larder_device::Device;
-use larder_format::label::{GroupRule, Label, LayoutKind, MIN_DEVICE};
-use larder_format::root::NO_GROUP;
 use larder_format::run::RunId;
-use larder_format::segment::{Layout, SegmentKind};
-use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, SegmentId};
+use larder_format::segment::SegmentKind;
+use larder_format::{DeviceIndex, GroupIndex, SegmentId};
 use larder_pool::Pool;
-use larder_pool::create::{
-    GroupSpec, MAX_DEVICES, data_start, slot_count, slot_size_beside, write_label_areas,
-};
-use larder_store::Refusal;
+use larder_store::Result;
 use larder_store::Store;
-use larder_store::member::{Member, MemberState};
-use larder_store::space::GroupSpace;
+use larder_store::member::Member;
+use larder_store::segments::SegmentEntry;
 use larder_store::{Class, Event};
-use larder_store::{PoolError, Result};
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Commits after which nobody has a use for a segment of the log: it is left with the first of them, closed and freed
-/// by the next, and its slots are free two commits later.
-const COMMITS_TO_EMPTY: usize = 8;
-
 /// Tries in a row, of which nothing comes, before it rests; and the rest before each further one.
 const TRIES: u32 = 32;
 const REST: Duration = Duration::from_secs(10);
-
-/// The rule of a mirror of so many devices; one device is none.
-fn mirror_of(copies: usize) -> Result<GroupRule> {
-    let word = if copies == 1 { LayoutKind::Single } else { LayoutKind::Mirror };
-    let copies = u8::try_from(copies).map_err(|_| PoolError::Invalid("so many copies cannot be".into()))?;
-    let layout =
-        Layout::new(1, copies, 0).map_err(|_| PoolError::Invalid("so many copies cannot be".into()))?;
-    Ok(GroupRule { word, layout })
-}
-
-fn is_mirror(rule: &GroupRule) -> bool {
-    matches!(rule.word, LayoutKind::Single | LayoutKind::Mirror)
-}
 
 /// See the module's text.
 pub struct Reshape {
@@ -124,258 +105,6 @@ impl Reshape {
         }
     }
 
-    /// Makes a mirror of the group of `to`, or gives that mirror a copy more. Whatever the new device holds is
-    /// overwritten. [`Reshape::step`] brings what is stored already to the new device.
-    ///
-    /// # Errors
-    /// When the group is neither a single device nor a mirror; when the device is too small, or fails.
-    pub fn attach(&self, to: DeviceIndex, new: Arc<dyn Device>) -> Result<DeviceIndex> {
-        let _mine = self.pool.change_turn();
-        let member = self.pool.known(to)?;
-        let rule = self.store.core.lock().groups.get(&member.group).map(|group| group.rule);
-        let Some(rule) = rule.filter(is_mirror).filter(|_| member.stands_for.is_none()) else {
-            return Err(Refusal::NoMirror(member.name()).into());
-        };
-        let leaves =
-            |other: &Arc<Member>| other.group == member.group && other.is_leaving() && other.is_written();
-        if self.store.members.iter().any(|other| leaves(&other)) {
-            return Err(Refusal::GroupShrinks.into());
-        }
-        let rule = mirror_of(rule.layout.r() + 1)?;
-        let place = Place { rule, ..self.devices.place_of_member(&member, 1, MAX_DEVICES)? };
-        let label = self.devices.label_for(&*new, &place, None)?;
-        self.store.event(Event::new(Class::DeviceAdd).device(label.device, new.name()).text("another copy"));
-        let clock = Arc::clone(&self.store.world.clock);
-        let index = place.index;
-        self.pool.change_members(move |pool, commit| {
-            let joining = Member::labelled(new, label, MemberState::Online, None, &clock);
-            joining.joined_after(commit);
-            joining.completed(commit, pool.incarnation());
-            pool.store().members.put(Arc::new(joining));
-            let mut core = pool.store().core.lock();
-            if let Some(group) = core.groups.change(place.group) {
-                group.join(place.index, place.slot_count);
-                group.rule = rule;
-            }
-            core.close_streams(place.group);
-        })?;
-        self.relabel_group(member.group, rule);
-        Ok(index)
-    }
-
-    /// Ends the replacing of a device: the one that stands for it leaves. A mirror gets one copy less, and the device
-    /// leaves when everything is where it stays: see [`crate::reshape`].
-    ///
-    /// # Errors
-    /// When `device` neither stands for another nor is a mirror's, or holds the last copy.
-    pub fn detach(&self, device: DeviceIndex) -> Result<()> {
-        let _mine = self.pool.change_turn();
-        let member = self.pool.known(device)?;
-        if member.stands_for.is_none() {
-            let why = match self.store.members.stand_in(device) {
-                Some(other) if other.state() == MemberState::Waiting => {
-                    format!("has something that {}, which is to replace it, could not be given", other.name())
-                }
-                Some(other) => {
-                    format!("is being replaced by {}, and leaves when that is rebuilt", other.name())
-                }
-                None if member.is_leaving() => "is on its way out already".to_owned(),
-                None if self.is_spare_copy(&member) => {
-                    // A commit finds out whether the others live.
-                    self.pool.commit()?;
-                    if self.is_spare_copy(&member) {
-                        return self.narrow(&member);
-                    }
-                    return Err(Refusal::LastCopy(member.name()).into());
-                }
-                None => return Err(Refusal::LastCopy(member.name()).into()),
-            };
-            return Err(Refusal::CannotDetach { device: member.name(), why }.into());
-        }
-        self.leave(&member)
-    }
-
-    /// Takes a spare out of the pool.
-    ///
-    /// # Errors
-    /// When `device` is no spare.
-    pub fn remove(&self, device: DeviceIndex) -> Result<()> {
-        let _mine = self.pool.change_turn();
-        let member = self.pool.known(device)?;
-        if member.group != NO_GROUP {
-            return Err(Refusal::HoldsData(member.name()).into());
-        }
-        self.leave(&member)
-    }
-
-    /// Takes a group of the log out of the pool, with all of its devices: the log goes on elsewhere.
-    ///
-    /// # Errors
-    /// [`Refusal::HoldsData`] when it holds more than the log; when a commit fails, or somebody reads the log's old
-    /// segments for too long.
-    pub fn remove_log(&self, group: GroupIndex) -> Result<()> {
-        let _mine = self.pool.change_turn();
-        let of_group = || self.store.members.iter().filter(|member| member.group == group);
-        if self.store.is_vital(group) {
-            let name = of_group().next().map_or_else(|| format!("group {group}"), |member| member.name());
-            return Err(Refusal::HoldsData(name).into());
-        }
-        self.set_leaving(group, true);
-        let emptied = self.empty_log(group);
-        if emptied.is_err() {
-            self.set_leaving(group, false);
-        }
-        emptied?;
-        let leaving: Vec<_> = of_group().collect();
-        for member in &leaving {
-            let event = Event::new(Class::DeviceRemove).device(member.guid, member.name());
-            self.store.event(event.text("with the log's group"));
-        }
-        let gone: Vec<_> = leaving.iter().map(|member| member.index).collect();
-        let removed = self.pool.change_members(move |pool, _| {
-            pool.store().core.lock().groups.remove(group);
-            gone.into_iter().for_each(|index| drop(pool.store().members.take(index)));
-        });
-        if removed.is_err() {
-            self.set_leaving(group, false);
-        }
-        removed?;
-        self.resilver.forget();
-        leaving.iter().for_each(|member| wipe(member));
-        Ok(())
-    }
-
-    fn set_leaving(&self, group: GroupIndex, leaving: bool) {
-        if let Some(space) = self.store.core.lock().groups.change(group) {
-            space.leaving = leaving;
-        }
-    }
-
-    /// Commits until no segment is on the group.
-    fn empty_log(&self, group: GroupIndex) -> Result<()> {
-        let is_there = || {
-            let core = self.store.core.lock();
-            core.entries.values().any(|entry| entry.segment.group == group)
-        };
-        for _ in 0..COMMITS_TO_EMPTY {
-            if !is_there() {
-                return Ok(());
-            }
-            self.pool.commit()?;
-        }
-        Err(PoolError::Busy(format!("the log's old segments on group {group} are still read: try again")))
-    }
-
-    /// A member that holds nothing which only it has leaves.
-    pub(crate) fn leave(&self, member: &Member) -> Result<()> {
-        let index = member.index;
-        self.store.event(Event::new(Class::DeviceRemove).device(member.guid, member.name()));
-        self.pool.change_members(move |pool, _| drop(pool.store().members.take(index)))?;
-        self.store.detach_cache(index);
-        self.resilver.forget();
-        wipe(member);
-        Ok(())
-    }
-
-    /// Whether a mirror holds what is on `member` on another device too.
-    pub(crate) fn is_spare_copy(&self, member: &Member) -> bool {
-        let rule = self.store.core.lock().groups.get(&member.group).map(|group| group.rule);
-        let others = self.store.members.of_group(member.group).filter(|other| other.index != member.index);
-        rule.is_some_and(|rule| is_mirror(&rule) && rule.layout.r() > 1)
-            && others.filter(|other| other.is_online()).count() > 0
-    }
-
-    /// Sends a mirror's device on its way out.
-    pub(crate) fn narrow(&self, member: &Arc<Member>) -> Result<()> {
-        let group = member.group;
-        let rule = mirror_of(self.store.members.of_group(group).count() - 1)?;
-        self.store
-            .event(Event::new(Class::DeviceRemove).device(member.guid, member.name()).text("on its way out"));
-        let leaving = Arc::clone(member);
-        let gone = !member.is_written();
-        self.pool.change_members(move |pool, _| {
-            leaving.set_leaving();
-            let mut core = pool.store().core.lock();
-            if let Some(space) = core.groups.change(group) {
-                space.retire(leaving.index, gone);
-                space.rule = rule;
-            }
-            core.close_streams(group);
-        })?;
-        self.relabel_group(group, rule);
-        Ok(())
-    }
-
-    /// The labels of a group tell its rule; the root does as well, and is believed.
-    fn relabel_group(&self, group: GroupIndex, rule: GroupRule) {
-        for member in self.store.members.of_group(group).filter(|member| member.is_written()) {
-            drop(member.relabel(|label| label.rule = rule));
-        }
-    }
-
-    /// Adds a group of devices. Whatever they hold is overwritten. What is stored already stays where it is; what is
-    /// written goes where most is free.
-    ///
-    /// # Errors
-    /// When a device is too small, or fails.
-    pub fn add_group(&self, spec: GroupSpec) -> Result<()> {
-        let _mine = self.pool.change_turn();
-        let (number, features) = {
-            let core = self.store.core.lock();
-            (GroupIndex::new(core.groups.next()), core.features)
-        };
-        let ashift = self.store.ashift();
-        if number >= NO_GROUP {
-            return Err(Refusal::NoGroupNumbers.into());
-        }
-        let smallest = self.store.members.smallest_slot().unwrap_or(0);
-        let slot_size = slot_size_beside(&spec, smallest, ashift)?;
-        let first = self.store.members.next_index(spec.devices.len(), MAX_DEVICES)?.get();
-        let mut joining = Vec::new();
-        for (device, index) in spec.devices.into_iter().zip(first..) {
-            let size = device.size();
-            if size.get() < MIN_DEVICE {
-                let (device, has) = (device.name(), size.get());
-                return Err(Refusal::TooSmall { device, has, needed: MIN_DEVICE }.into());
-            }
-            let label = Label {
-                sequence: 1,
-                pool: self.store.guid(),
-                name: self.pool.name(),
-                device: DeviceGuid::new(self.store.world.entropy.next_u64()),
-                index: DeviceIndex::new(index),
-                group: number,
-                rule: spec.rule,
-                slot_size,
-                slot_count: slot_count(size, slot_size, ashift),
-                data_start: data_start(ashift),
-                device_size: size,
-                created: self.pool.created(),
-                ashift,
-                features,
-                key: self.store.sums.key(),
-            };
-            joining.push((device, label));
-        }
-        for (device, label) in &joining {
-            write_label_areas(&**device, label)?;
-            self.store
-                .event(Event::new(Class::DeviceAdd).device(label.device, device.name()).text("a new group"));
-        }
-        let clock = Arc::clone(&self.store.world.clock);
-        self.pool.change_members(move |pool, commit| {
-            let slots: Vec<_> = joining.iter().map(|(_, label)| (label.index, label.slot_count)).collect();
-            for (device, label) in joining {
-                let member = Member::labelled(device, label, MemberState::Online, None, &clock);
-                member.joined_after(commit);
-                member.completed(commit, pool.incarnation());
-                pool.store().members.put(Arc::new(member));
-            }
-            let group = GroupSpace::new(number, spec.rule, slot_size, ashift, &slots).of_role(spec.role);
-            pool.store().core.lock().groups.insert(group);
-        })
-    }
-
     /// Goes on with moving what does not fit the shape of its group, about `bytes`; true while there is more to do, and
     /// something comes of it: see [`Reshape::is_due`].
     ///
@@ -384,10 +113,16 @@ impl Reshape {
     pub fn step(&self, bytes: u64) -> Result<bool> {
         let misfits = self.misfits();
         if misfits.is_empty() {
+            // With this turn nobody is let go who is told to stay just now.
+            let _mine = self.pool.change_turn();
             *self.course.lock() = Course::default();
+            if !self.misfits().is_empty() {
+                return Ok(true);
+            }
             for member in self.leaving_for_good() {
                 self.leave(&member)?;
             }
+            self.leaving_groups().into_iter().try_for_each(|group| self.let_group_go(group))?;
             return Ok(false);
         }
         let (mut left, mut moved) = (bytes, 0);
@@ -440,6 +175,14 @@ impl Reshape {
         format!("{} segments that have to go elsewhere cannot be emptied: {why}", misfits.len())
     }
 
+    /// Groups on their way out on which no segment is.
+    fn leaving_groups(&self) -> Vec<GroupIndex> {
+        let core = self.store.core.lock();
+        let leaving = core.groups.values().filter(|group| group.leaving).map(|group| group.index);
+        let is_empty = |group: &GroupIndex| core.entries.values().all(|entry| entry.segment.group != *group);
+        leaving.filter(is_empty).collect()
+    }
+
     /// Devices on their way out that no segment names any more.
     fn leaving_for_good(&self) -> Vec<Arc<Member>> {
         let mut leaving: Vec<_> = self.store.members.iter().filter(|member| member.is_leaving()).collect();
@@ -463,7 +206,7 @@ impl Reshape {
             course.vain >= TRIES && self.store.world.clock.monotonic() < course.due
         };
         match self.misfits().is_empty() {
-            true => !self.leaving_for_good().is_empty(),
+            true => !self.leaving_for_good().is_empty() || !self.leaving_groups().is_empty(),
             false => !rests,
         }
     }
@@ -471,9 +214,10 @@ impl Reshape {
     /// The segments that do not fit.
     fn misfits(&self) -> HashSet<SegmentId> {
         let core = self.store.core.lock();
-        let groups = &core.groups;
-        let misfit =
-            |entry: &larder_store::segments::SegmentEntry| !groups[&entry.segment.group].fits(&entry.segment);
+        if !core.reshaping {
+            return HashSet::new();
+        }
+        let misfit = |entry: &SegmentEntry| !core.groups[&entry.segment.group].fits(&entry.segment);
         core.entries.select(misfit).into_iter().collect()
     }
 

@@ -364,7 +364,9 @@ impl Trimmer {
     fn accepted(&self, core: &Core, group: GroupIndex) -> u64 {
         let bytes = self.store.dirty.needed().saturating_add(core.footprint_of_nodes(self.store.unsealed()));
         let record = RECORD.min(self.store.max_record());
-        core.groups.get(&group).map_or(0, |space| bytes.div_ceil(space.per_segment(record).max(1)))
+        let columns = |space: &GroupSpace| if space.narrow { 1 } else { space.rule.layout.k() as u64 };
+        let least = |space: &GroupSpace| space.per_columns(columns(space), record).max(1);
+        core.groups.get(&group).map_or(0, |space| bytes.div_ceil(least(space)))
     }
 
     /// Slots that were held can be given to anybody again.

@@ -102,6 +102,16 @@ pub fn device(text: &str) -> Result<String> {
     absolute(text)
 }
 
+/// Bytes a second, of `200M`; 0 where no limit is asked for.
+///
+/// # Errors
+/// Usage, when it is none.
+pub fn rate(text: Option<&str>) -> Result<u64> {
+    let Some(text) = text else { return Ok(0) };
+    let rate = larder_pool::property::parse_size(text).filter(|&rate| rate > 0);
+    rate.ok_or_else(|| ApiError::usage(format!("'{text}' is no rate: bytes a second, as 200M")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

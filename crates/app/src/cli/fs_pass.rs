@@ -6,7 +6,7 @@ use crate::api::pass::{PassList, PassState, PassStatus, ShowPasses, StartPass, S
 use crate::api::{ApiError, Result, fs};
 use crate::client;
 use crate::render::{self, scan::duration};
-use larder_pool::property::{format_size, parse_size};
+use larder_pool::property::format_size;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
@@ -140,12 +140,7 @@ fn run(task: Task, pass: Pass, properties: Vec<(String, String)>, session: &Sess
         Task::Undedup => "undedup",
     };
     let Pass { recursive, dry_run, wait, stop, limit, json, names } = pass;
-    let refused = |text: &str| ApiError::usage(format!("'{text}' is no rate: bytes a second, as 200M"));
-    let rate = limit.as_deref().map(|text| {
-        let rate = parse_size(text).filter(|&rate| rate > 0);
-        rate.ok_or_else(|| refused(text))
-    });
-    let rate = rate.transpose()?.unwrap_or(0);
+    let rate = args::rate(limit.as_deref())?;
     if names.is_empty() && (stop || dry_run || wait || !properties.is_empty()) {
         return Err(ApiError::usage(if stop { "name the pools" } else { "name the datasets" }));
     }

@@ -55,8 +55,14 @@ pub enum Verb {
 Example: larder pool replace tank ata-DISK3 /dev/disk/by-id/ata-DISK7"
     )]
     Replace(pool_devices::Replace),
-    /// Adds a device to a mirror, or makes a mirror of a single device
-    #[command(after_help = "Example: larder pool attach tank ata-DISK1 /dev/disk/by-id/ata-DISK2")]
+    /// Gives a group more devices: a mirror more copies, a group with parity more room
+    #[command(
+        after_help = "What is stored in a group with parity stays as it is, and new data uses all devices at once; larder pool
+rebalance spreads the old as well. Devices may have any size. A raid10 and a raid14 take pairs.
+Examples:
+  larder pool attach -n tank raidz1-0 /dev/disk/by-id/ata-DISK5
+  larder pool attach tank ata-DISK1 /dev/disk/by-id/ata-DISK2"
+    )]
     Attach(pool_devices::Attach),
     /// Takes a device out of a mirror for good, or ends a replacing
     #[command(
@@ -74,9 +80,31 @@ Examples:
   larder pool add tank spare /dev/disk/by-id/ata-DISK7
   larder pool add tank cache /dev/disk/by-id/nvme-SSD1")]
     Add(pool_devices::Add),
-    /// Removes spares and cache devices
-    #[command(after_help = "Example: larder pool remove tank ata-DISK7")]
+    /// Takes groups, devices of groups with parity, spares and caches out of a pool
+    #[command(
+        after_help = "What they hold moves to the others first, while the pool is in use; -n says whether it fits. It goes on after
+an export or a crash. -s stops it.
+Examples:
+  larder pool remove -n tank mirror-1
+  larder pool remove -w tank ata-DISK7
+  larder pool remove -s tank"
+    )]
     Remove(pool_devices::Remove),
+    /// Gives a group another layout
+    #[command(
+        after_help = "All that is stored there is moved, while the pool is in use; until then it survives what it did before.
+Examples:
+  larder pool reshape -n tank raidz1-0 raidz2 /dev/disk/by-id/ata-DISK5
+  larder pool reshape -w tank raidz2-0 raidz1"
+    )]
+    Reshape(pool_devices::Layout),
+    /// Spreads what is stored over devices and groups that were added
+    #[command(
+        after_help = "It goes on after an export or a crash. larder pool status shows how far it is. With -w, the exit code is 1
+when it did not come to its end.
+Example: larder pool rebalance -w --limit 100M tank"
+    )]
+    Rebalance(pool_devices::Rebalance),
     /// Sets the error counts of devices to zero; a faulted device, and a suspended pool if it can, come back into use
     #[command(after_help = "Example: larder pool clear tank ata-DISK3")]
     Clear(pool_devices::Clear),
@@ -123,6 +151,8 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
         Verb::Detach(args) => pool_devices::detach(args, session),
         Verb::Add(args) => pool_devices::add(args, session),
         Verb::Remove(args) => pool_devices::remove(args, session),
+        Verb::Reshape(args) => pool_devices::layout(args, session),
+        Verb::Rebalance(args) => pool_devices::rebalance(args, session),
         Verb::Clear(args) => pool_devices::clear(args, session),
         Verb::Scrub(args) => pool_scrub::run(args, session),
         Verb::Trim(args) => pool_trim::run(args, session),

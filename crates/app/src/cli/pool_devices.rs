@@ -1,16 +1,23 @@
 //! The verbs about the devices of a pool: `offline`, `online`, `clear`, `replace`, `attach`, `detach`, `add`,
-//! `remove`.
+//! `remove`, `reshape`, `rebalance`.
 //!
 //! A device of the pool may be named by its path, the last part of that, its guid or its number; the daemon
 //! finds out which. New devices are paths.
 
 use super::args::{self, Force, Json};
+use super::pool_trace::Progress;
 use super::{Session, out, vdevs};
-use crate::api::Result;
-use crate::api::pool::{Activity, PoolStatus, ScanKind, Status, Wait};
+use crate::api::pool::{Activity, PoolStatus, RebalanceState, ScanKind, Status, Wait, Word};
 use crate::api::repair;
+use crate::api::{ApiError, Result};
+use crate::client;
 use crate::render;
 use clap::Args;
+use larder_pool::property::format_size;
+use std::time::Duration;
+
+/// Interval between looks at how far a rebalance is.
+const INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub struct Offline {
@@ -72,10 +79,50 @@ pub struct Attach {
     #[arg(short = 'w', conflicts_with = "dry_run")]
     wait: bool,
     name: String,
-    /// A device of the mirror, or a single one, which becomes a mirror
+    /// The group, or a device of it; a single one becomes a mirror
+    #[arg(value_name = "GROUP|DEVICE")]
     device: String,
-    /// The path of the one that comes
-    new: String,
+    /// The paths of those that come
+    #[arg(value_name = "NEW", required = true)]
+    new: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Layout {
+    #[command(flatten)]
+    reshape: Reshape,
+    /// Wait until all is moved
+    #[arg(short = 'w', conflicts_with = "dry_run")]
+    wait: bool,
+    name: String,
+    /// The group, or a device of it
+    #[arg(value_name = "GROUP|DEVICE")]
+    group: String,
+    /// mirror, raidz1, raidz2, raidz3, raid10 or raid14
+    #[arg(value_name = "LAYOUT")]
+    word: String,
+    /// The paths of further devices
+    #[arg(value_name = "NEW")]
+    new: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Rebalance {
+    /// Only show what it would do
+    #[arg(short = 'n', conflicts_with_all = ["stop", "wait", "rate"])]
+    dry_run: bool,
+    /// End it where it is
+    #[arg(short = 's', conflicts_with_all = ["wait", "rate"])]
+    stop: bool,
+    /// Wait for the end
+    #[arg(short = 'w')]
+    wait: bool,
+    /// Bytes that are moved in a second at most
+    #[arg(short = 'r', long = "limit", value_name = "RATE")]
+    rate: Option<String>,
+    #[command(flatten)]
+    json: Json,
+    name: String,
 }
 
 #[derive(Debug, Args)]
@@ -103,9 +150,15 @@ pub struct Add {
 pub struct Remove {
     #[command(flatten)]
     reshape: Reshape,
+    /// Stop removing: those, or all that are on their way out, stay
+    #[arg(short = 's')]
+    stop: bool,
+    /// Wait until they have left
+    #[arg(short = 'w', conflicts_with_all = ["dry_run", "stop"])]
+    wait: bool,
     name: String,
-    /// Spares and cache devices
-    #[arg(value_name = "DEVICE", required = true)]
+    /// Groups, devices of groups with parity, spares, caches
+    #[arg(value_name = "GROUP|DEVICE", required_unless_present = "stop")]
     devices: Vec<String>,
 }
 
@@ -149,7 +202,8 @@ pub fn replace(args: Replace, session: &Session) -> Result<u8> {
 
 /// `attach`.
 pub fn attach(args: Attach, session: &Session) -> Result<u8> {
-    let change = repair::Change::Attach { to: named(&args.device)?, new: args::device(&args.new)? };
+    let new = args.new.iter().map(|path| args::device(path)).collect::<Result<_>>()?;
+    let change = repair::Change::Attach { to: named(&args.device)?, new };
     reshape("attach", &args.name, change, &args.reshape, session)?;
     wait(args.wait, args.name, session)
 }
@@ -168,8 +222,64 @@ pub fn add(args: Add, session: &Session) -> Result<u8> {
 
 /// `remove`.
 pub fn remove(args: Remove, session: &Session) -> Result<u8> {
-    let change = repair::Change::Remove { devices: all_named(&args.devices)? };
-    reshape("remove", &args.name, change, &args.reshape, session)
+    let devices = all_named(&args.devices)?;
+    let change = match args.stop {
+        true => repair::Change::Keep { devices },
+        false => repair::Change::Remove { devices },
+    };
+    reshape("remove", &args.name, change, &args.reshape, session)?;
+    wait(args.wait, args.name, session)
+}
+
+/// `reshape`.
+pub fn layout(args: Layout, session: &Session) -> Result<u8> {
+    let word = Word::parse(&args.word).ok_or_else(|| {
+        let message =
+            format!("'{}' is no layout: mirror, raidz1, raidz2, raidz3, raid10 or raid14", args.word);
+        ApiError::usage(message).safe("everything: nothing was changed")
+    })?;
+    let new = args.new.iter().map(|path| args::device(path)).collect::<Result<_>>()?;
+    let change = repair::Change::Layout { group: named(&args.group)?, word, new };
+    reshape("reshape", &args.name, change, &args.reshape, session)?;
+    wait(args.wait, args.name, session)
+}
+
+/// `rebalance`.
+pub fn rebalance(args: Rebalance, session: &Session) -> Result<u8> {
+    let action = if args.stop { repair::RebalanceAction::Stop } else { repair::RebalanceAction::Start };
+    let rate = args::rate(args.rate.as_deref())?;
+    let would = session.client.call(repair::Rebalance {
+        name: args.name.clone(),
+        action,
+        rate,
+        dry_run: args.dry_run,
+    })?;
+    if args.json.json {
+        out::print_json(&render::json::reply(&session.spell("pool", "rebalance"), &would));
+    } else if args.dry_run {
+        let (moves, gains) = (format_size(would.moves), format_size(would.gains));
+        out::print(&format!("would move {moves}; files can take {gains} more then\n"));
+    } else if action == repair::RebalanceAction::Start && would.moves == 0 {
+        out::complain("nothing would gain from it: devices and groups are as evenly full as they can be");
+    }
+    if !args.wait {
+        return Ok(0);
+    }
+    let progress = Progress::new(!args.json.json);
+    loop {
+        let pools = session.client.call(Status { names: vec![args.name.clone()] })?.pools;
+        let of = pools.into_iter().find_map(|pool| pool.rebalance);
+        match of {
+            Some(of) if of.state == RebalanceState::Active => {
+                progress.show(&format!("{}: {}", args.name, render::status::rebalance_line(&of)));
+            }
+            of => {
+                progress.clear();
+                return Ok(u8::from(of.is_none_or(|of| of.state != RebalanceState::Done)));
+            }
+        }
+        client::pause(INTERVAL);
+    }
 }
 
 fn reshape(

@@ -1,10 +1,9 @@
 //! `larder pool trim`: devices are told which space is free.
 
-use super::Session;
+use super::{Session, args};
 use crate::api::pool::{self, Activity, Status, TrimState, Vdev};
 use crate::api::repair::{Trim, TrimAction};
 use crate::api::{ApiError, Result};
-use larder_pool::property::parse_size;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -46,12 +45,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         (_, true) => TrimAction::Suspend,
         _ => TrimAction::Start,
     };
-    let refused = |text: &str| ApiError::usage(format!("'{text}' is no rate: bytes a second, as 200M"));
-    let rate = args.rate.as_deref().map(|text| {
-        let rate = parse_size(text).filter(|&rate| rate > 0);
-        rate.ok_or_else(|| refused(text))
-    });
-    let rate = rate.transpose()?.unwrap_or(0);
+    let rate = args::rate(args.rate.as_deref())?;
     let devices = args.devices;
     session.client.call(Trim { name: args.name.clone(), devices: devices.clone(), action, rate })?;
     if !args.wait {

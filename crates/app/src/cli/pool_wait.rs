@@ -33,6 +33,9 @@ enum Activity {
     Trace,
     /// No device is being trimmed
     Trim,
+    /// No rebalance is under way
+    #[value(alias = "raidz_expand")]
+    Rebalance,
 }
 
 /// Waits for a commit.
@@ -49,6 +52,7 @@ pub fn wait(args: Wait, session: &Session) -> Result<u8> {
         Activity::Resilver => pool::Activity::Resilver,
         Activity::Trace => pool::Activity::Trace,
         Activity::Trim => pool::Activity::Trim,
+        Activity::Rebalance => pool::Activity::Rebalance,
     });
     session.client.call(pool::Wait { name: args.name, activities: activities.collect() })?;
     Ok(0)

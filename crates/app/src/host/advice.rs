@@ -223,7 +223,7 @@ fn about_devices(upkeep: &Upkeep, root: &Vdev, damaged: usize) -> Option<Advice>
         (_, true) => ". All data can be read.",
         (_, false) => ". All data can be read and written.",
     };
-    if is_log {
+    if is_log && !pool.store().is_read_only() {
         status += " Only the log has a device less: what is synced is kept on the others.";
     }
     let action = match worst {

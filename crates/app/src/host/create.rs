@@ -240,6 +240,7 @@ pub(super) fn plan(request: &Create, mode: OpenMode) -> Result<(PoolSpec, Others
     let others = Others { spares: open(&request.spares)?, caches: open(&request.caches)? };
     let ashift = request.properties.get("ashift").and_then(|text| text.parse().ok()).unwrap_or(ASHIFT);
     let spec = PoolSpec { name: request.name.clone(), groups, ashift };
+    spec.slot_sizes()?;
     request.fs_properties.iter().try_for_each(|(name, value)| spec.check_property(name, value))?;
     Ok((spec, others))
 }

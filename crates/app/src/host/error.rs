@@ -54,6 +54,12 @@ pub fn way_out(refusal: &Refusal) -> Option<&'static str> {
         Refusal::NotThere(_) => "attach it; or larder pool replace POOL puts another in its place",
         Refusal::NoPlace(_) => "larder pool detach POOL, or of a spare larder pool remove POOL, lets it go",
         Refusal::GroupShrinks => "larder pool wait -t resilver POOL waits for that",
+        Refusal::GroupLeaves => "larder pool remove -s POOL has it stay",
+        Refusal::TooManyOut { .. } => {
+            "larder pool online or larder pool replace POOL, and larder pool wait -t resilver POOL"
+        }
+        Refusal::NoRoomFor { .. } => "add devices, or delete something: larder pool add, larder pool attach",
+        Refusal::LastGroup(_) => "larder pool add POOL WORD DEVICE... adds another",
         Refusal::LastCopy(_) => "larder pool replace POOL puts another in its place",
         Refusal::TooManyDevices { .. }
         | Refusal::Needed(_)
@@ -63,7 +69,6 @@ pub fn way_out(refusal: &Refusal) -> Option<&'static str> {
         | Refusal::BeingReplaced { .. }
         | Refusal::TooSmall { .. }
         | Refusal::NobodyWaits(_)
-        | Refusal::NoMirror(_)
         | Refusal::CannotDetach { .. }
         | Refusal::HoldsData(_) => return None,
     })

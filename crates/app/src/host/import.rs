@@ -6,7 +6,9 @@ use super::{Host, error};
 use crate::api::pool::{Exported, Import, Importable as ImportableRequest, ImportablePools, Imported};
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_device::OpenMode;
+use larder_format::root::RootDevice;
 use larder_pool::open::{Candidate, Importable, Scan, Standing, assemble, scan};
+use larder_pool::roles::is_vital;
 use larder_pool::{ImportOptions, Pool, PoolError};
 use std::time::Duration;
 use tracing::{error, warn};
@@ -174,11 +176,20 @@ impl Host {
         let remembered = self.remembered.lock().clone();
         let mut notes = Vec::new();
         let mut behind = false;
+        let is_log = |known: &RootDevice| {
+            let mut groups = plan.root.groups.iter();
+            groups.any(|group| group.index == known.group && !is_vital(group.role))
+        };
         for (device, known) in plan.devices.iter().zip(&plan.root.devices) {
             let guid = known.guid;
             match (&device.standing, &device.found) {
                 (Standing::Missing, _) if known.is_cache => notes.push(format!(
                     "{name}: the cache {} is not there; nothing is lost with it. larder pool status {name} tells more",
+                    remembered.path(plan.guid, guid).map_or_else(|| guid.to_string(), str::to_owned)
+                )),
+                (Standing::Missing, _) if is_log(known) => notes.push(format!(
+                    "{name}: the log's device {} is not there; the log goes on elsewhere. larder pool status {name} \
+                     tells more",
                     remembered.path(plan.guid, guid).map_or_else(|| guid.to_string(), str::to_owned)
                 )),
                 (Standing::Missing, _) => {
@@ -435,7 +446,7 @@ fn check(plan: &Importable, remembered: &devices::Remembered) -> Result<()> {
 fn tell(
     plan: &Importable,
     device: &Candidate,
-    known: &larder_format::root::RootDevice,
+    known: &RootDevice,
     remembered: &devices::Remembered,
 ) -> String {
     match (&device.standing, &device.found) {

@@ -19,7 +19,7 @@ use super::devices::{self, Scope};
 use super::live::{Live, Stop};
 use super::policies::Rounds;
 use super::{collection, roster};
-use crate::api::pool::{Scan, ScanKind};
+use crate::api::pool::{RebalanceState, RebalanceStatus, Scan, ScanKind};
 use larder_device::OpenMode;
 use larder_format::DeviceIndex;
 use larder_pool::member::{Member, MemberState};
@@ -84,6 +84,7 @@ const NOTE_PAUSED: &str = "scan:paused";
 #[derive(Default)]
 pub struct Pace {
     resilver: Mutex<Samples>,
+    rebalance: Mutex<Samples>,
     scrub: Mutex<Samples>,
     /// A resilver is under way, or is over and the commit that completes it may not be.
     resilvering: AtomicBool,
@@ -408,6 +409,13 @@ impl<'a> Maintenance<'a> {
             self.wait_for_room = moved == 0;
             return Ok(Some((moved, RESILVER_PARTS)));
         }
+        if upkeep.rebalance.is_due() {
+            let moved = upkeep.rebalance.step(bytes)?.unwrap_or(0);
+            let all = upkeep.rebalance.progress().map_or(0, |of| of.moved);
+            self.pace.rebalance.lock().note(pool.store().clock().monotonic(), all);
+            self.wait_for_room = moved == 0;
+            return Ok(Some((moved, RESILVER_PARTS)));
+        }
         let moving = |progress: &ScrubProgress| !progress.paused && why_scrub_waits(upkeep).is_none();
         let Some(before) = upkeep.scrub.progress().filter(moving) else {
             if upkeep.damage.step(NAMED)? {
@@ -540,6 +548,13 @@ impl Live {
         }
     }
 
+    /// Returns when no rebalance is under way, or the pool is exported.
+    pub fn wait_for_rebalance(&self) {
+        while self.upkeep.rebalance.is_active() && !self.is_ending() {
+            super::pause(WAIT);
+        }
+    }
+
     /// Returns when no resilver is under way and nothing has to move, or can for now, or the pool is exported.
     pub fn wait_for_resilver(&self) {
         let busy = |live: &Self| {
@@ -552,6 +567,21 @@ impl Live {
             super::pause(WAIT);
         }
     }
+}
+
+/// The rebalance that is under way, or the last one.
+pub fn rebalance(live: &Live) -> Option<RebalanceStatus> {
+    let of = live.upkeep.rebalance.progress()?;
+    let state = match of.state {
+        larder_upkeep::RebalanceState::Active => RebalanceState::Active,
+        larder_upkeep::RebalanceState::Done => RebalanceState::Done,
+        larder_upkeep::RebalanceState::NoRoom => RebalanceState::NoRoom,
+        larder_upkeep::RebalanceState::Stopped => RebalanceState::Stopped,
+    };
+    let now = live.pool.store().clock().monotonic();
+    let rate = live.pace.rebalance.lock().rate(now).filter(|_| state == RebalanceState::Active);
+    let (started, finished) = (of.began.secs, of.ended.map(|ended| ended.secs));
+    Some(RebalanceStatus { state, started, finished, moved: of.moved, left: of.left, rate })
 }
 
 /// Scans that are under way, the one that goes first at the front, and then what the last ones came to, the

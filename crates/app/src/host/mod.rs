@@ -47,7 +47,9 @@ use crate::api::events::{Command, EventLists, Events, Histories, History};
 use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents, FileVersions, Versions};
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::pass::{PassList, ShowPasses, StartPass, StopPass};
-use crate::api::repair::{Clear, Offline, Online, Reshape, Reshaped, Resilver, Scrub, Told, Trim};
+use crate::api::repair::{
+    Clear, Offline, Online, Rebalance, Rebalanced, Reshape, Reshaped, Resilver, Scrub, Told, Trim,
+};
 use crate::api::snapshots::{
     Bookmark, DestroyBookmark, DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release,
     RenameSnapshot, Rollback, RolledBack, Snapshot, Space, Spaces, Taken,
@@ -210,6 +212,9 @@ impl Engine for Host {
         if wanted(pool::Activity::Trim) {
             live.wait_for_trim();
         }
+        if wanted(pool::Activity::Rebalance) {
+            live.wait_for_rebalance();
+        }
         Ok(Done {})
     }
     fn pool_trace(&self, request: Trace) -> Result<Done> {
@@ -238,6 +243,9 @@ impl Engine for Host {
     }
     fn pool_scrub(&self, request: Scrub) -> Result<Done> {
         self.scrub(&request)
+    }
+    fn pool_rebalance(&self, request: Rebalance) -> Result<Rebalanced> {
+        self.rebalance(&request)
     }
     fn pool_trim(&self, request: Trim) -> Result<Done> {
         self.trim(&request)

@@ -38,7 +38,14 @@ impl Host {
                     member.group == group.index && member.is_leaving() && member.is_online()
                 });
             let leaving = leaving.map(|member| device(upkeep, &member, Some(&group)));
-            let vdev = group_vdev(group.index, &group.rule, state, places.chain(leaving).collect());
+            let copies = group.rule.layout.r() as u64;
+            let bytes = |slots: u64| slots * u64::from(group.slot_size) / copies;
+            let space = Some((bytes(group.slots.0), bytes(group.slots.1)));
+            let mut vdev =
+                group_vdev(group.index, &group.rule, state, space, places.chain(leaving).collect());
+            if group.leaving {
+                vdev.note = Some("(leaving)".to_owned());
+            }
             classes.put(group.role, vdev);
         }
         let Sorted { data: children, mut classes, state } = classes;
@@ -79,6 +86,8 @@ impl Host {
             dedup: dedup(pool),
             reshaping: upkeep.reshape.left(),
             reshaping_stuck: upkeep.reshape.stuck(),
+            rebalance: maintenance::rebalance(live),
+            to_gain: pool.store().gain(super::repair::RECORD),
             pass: super::passes::unfinished(live),
             survives: u32::try_from(pool.store().losses_survived()).unwrap_or(u32::MAX),
             damaged,
@@ -334,14 +343,20 @@ fn group_kind(rule: &GroupRule) -> String {
     if rule.layout.columns() == 1 { "mirror".to_owned() } else { rule.name() }
 }
 
-/// A group of several devices, or the one device of a group of one.
-fn group_vdev(index: GroupIndex, rule: &GroupRule, state: State, mut devices: Vec<Vdev>) -> Vdev {
+/// A group of several devices, with bytes in use and in all, or the one device of a group of one.
+fn group_vdev(
+    index: GroupIndex,
+    rule: &GroupRule,
+    state: State,
+    space: Option<(u64, u64)>,
+    mut devices: Vec<Vdev>,
+) -> Vdev {
     if devices.len() == 1 {
         return devices.remove(0);
     }
-    let copies = rule.layout.r() as u64;
     let mut group = sum(&group_name(index, rule), &group_kind(rule), state, devices);
-    (group.size, group.allocated) = (group.size / copies, group.allocated / copies);
+    let copies = rule.layout.r() as u64;
+    (group.allocated, group.size) = space.unwrap_or((group.allocated / copies, group.size / copies));
     // Errors are the devices': above them zpool counts only what could not be made good.
     (group.read_errors, group.write_errors, group.checksum_errors) = (0, 0, 0);
     group
@@ -394,8 +409,9 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
     };
     for group in &plan.root.groups {
         let all = plan.root.devices.iter().zip(&plan.devices);
-        let here: Vec<_> =
-            all.filter(|(known, _)| known.group == group.index && known.stands_for.is_none()).collect();
+        let is_column =
+            |known: &RootDevice| known.group == group.index && known.stands_for.is_none() && !known.leaving;
+        let here: Vec<_> = all.filter(|(known, _)| is_column(known)).collect();
         let vdev = |(known, candidate): (&RootDevice, &Candidate)| {
             importable_device(candidate, remembered.path(plan.guid, known.guid), known.guid)
         };
@@ -419,7 +435,7 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
                 sum(&format!("replacing-{column}"), "replacing", state, vec![vdev(one), vdev(new)])
             }
         });
-        classes.put(group.role, group_vdev(group.index, &group.rule, state, places.collect()));
+        classes.put(group.role, group_vdev(group.index, &group.rule, state, None, places.collect()));
     }
     let Sorted { data: children, mut classes, state } = classes;
     let state = match (plan.complete, plan.refusal.is_some()) {
@@ -488,6 +504,8 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
         dedup: None,
         reshaping: 0,
         reshaping_stuck: None,
+        rebalance: None,
+        to_gain: 0,
         pass: None,
         survives,
         damaged: Vec::new(),

@@ -107,6 +107,8 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
             "trace": pool.trace,
             "dedup": pool.dedup,
             "pass": pool.pass,
+            "rebalance": pool.rebalance,
+            "to_gain": pool.to_gain,
             "reshaping": pool.reshaping,
             "reshaping_stuck": pool.reshaping_stuck,
             "survives": pool.survives,

@@ -4,11 +4,16 @@ use super::scan::{self, duration};
 use super::{date_to_second, short_path};
 use crate::api::dedup::DedupStatus;
 use crate::api::pass::{PassState, PassStatus, Task};
-use crate::api::pool::{PoolStatus, ReadCache, State, Trim, TrimState, Vdev};
+use crate::api::pool::{
+    PoolStatus, ReadCache, RebalanceState, RebalanceStatus, State, Trim, TrimState, Vdev,
+};
 use crate::api::trace::{TraceState, TraceStatus};
 use larder_pool::property::{format_count, format_size};
 use std::borrow::Cow;
 use std::fmt::Write;
+
+/// Part of the pool's size from which on the gain of a rebalance is told.
+const GAIN_PARTS: u64 = 100;
 
 /// Form of the output of `status`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -101,6 +106,15 @@ pub fn text(pool: &PoolStatus, form: Form) -> String {
         let why = pool.reshaping_stuck.iter().map(|why| format!("; {why}; it is tried again and again"));
         line("moving", &wrap(&(what + &why.collect::<String>())));
     }
+    if let Some(of) = &pool.rebalance {
+        line("rebalance", &wrap(&rebalance_line(of)));
+    }
+    let is_moving = pool.rebalance.is_some_and(|of| of.state == RebalanceState::Active);
+    if pool.to_gain > 0 && !is_moving && pool.to_gain * GAIN_PARTS > pool.root.size {
+        let gain = format_size(pool.to_gain);
+        let text = format!("files can take {gain} more after: larder pool rebalance {}", pool.root.name);
+        line("growth", &wrap(&text));
+    }
     if let Some(trace) = &pool.trace {
         line("trace", &trace_line(trace));
     }
@@ -186,6 +200,27 @@ fn wrap(text: &str) -> String {
 }
 
 /// Progress of a pass over what is stored.
+/// `12.3G moved at 120M/s, 30G left, 00:04:10 to go, since …`.
+pub fn rebalance_line(of: &RebalanceStatus) -> String {
+    let (moved, left) = (format_size(of.moved), format_size(of.left));
+    let ended = of.finished.map(super::date_to_second).unwrap_or_default();
+    match of.state {
+        RebalanceState::Active => {
+            let rate = of.rate.map_or_else(String::new, |rate| format!(" at {}/s", format_size(rate)));
+            let to_go = of.rate.map_or_else(String::new, |rate| {
+                let seconds = i64::try_from(of.left / rate.max(1)).unwrap_or(i64::MAX);
+                format!(", {} to go", scan::duration(seconds))
+            });
+            format!("{moved} moved{rate}, {left} left{to_go}, since {}", super::date_to_second(of.started))
+        }
+        RebalanceState::Done => format!("done on {ended}, {moved} moved"),
+        RebalanceState::NoRoom => {
+            format!("ended on {ended}, {moved} moved: there was no room to move more to")
+        }
+        RebalanceState::Stopped => format!("stopped on {ended}, {moved} moved"),
+    }
+}
+
 fn pass_line(pass: &PassStatus) -> String {
     let percent = pass.examined.saturating_mul(100).checked_div(pass.total).unwrap_or(100).min(100);
     let (doing, verb) = match pass.task {
@@ -498,6 +533,8 @@ pub mod tests {
             dedup: None,
             reshaping: 0,
             reshaping_stuck: None,
+            rebalance: None,
+            to_gain: 0,
             pass: None,
             survives: 0,
             damaged: vec![],

@@ -5,6 +5,7 @@ use crate::manifest::{self, attach_all, root_of};
 use larder_device::{Entropy, Inline, SeededEntropy};
 use larder_files::*;
 use larder_format::node::Key;
+use larder_format::root::GroupRole;
 use larder_format::{ByteLen, DeviceIndex, DeviceOffset, HostId, Timestamp};
 use larder_pool::create::rule_for;
 use larder_pool::property::parse_dataset;
@@ -71,6 +72,7 @@ pub const RECIPES: &[Recipe] = &[
     recipe("received", "single", 1, received),
     // Work that an import has to go on with.
     recipe("log", "raidz1", 3, log),
+    recipe("roles", "mirror", 2, roles),
     recipe("orphans", "single", 1, orphans),
     recipe("retired", "raidz1", 3, retired),
     recipe("replaced", "mirror", 2, replaced),
@@ -278,6 +280,16 @@ fn two_groups(bed: Bed) -> Made {
     bed.upkeep.reshape.add_group(GroupSpec::data(rule_for("raidz1", 3).unwrap(), devices)).unwrap();
     fill(&bed, ROOT);
     exported(bed)
+}
+
+/// The log and metadata have devices of their own, and the log has something.
+fn roles(bed: Bed) -> Made {
+    for (role, word, count) in [(GroupRole::Special, "mirror", 2), (GroupRole::Log, "single", 1)] {
+        let devices = (0..count).map(|_| Arc::new(bed.sim.add_device(SIZE)) as _).collect();
+        let rule = rule_for(word, count).unwrap();
+        bed.upkeep.reshape.add_group(GroupSpec { rule, role, devices }).unwrap();
+    }
+    log(bed)
 }
 
 fn codecs(bed: Bed) -> Made {

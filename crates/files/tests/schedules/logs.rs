@@ -1,8 +1,9 @@
 //! Synced data is there after a power cut, whatever becomes of the log's own devices beside it: added, removed, lost,
 //! hung, back again. Without them a pool may ask to be imported, and then has what its last commit had.
 
-use crate::bed::{Bed, ROOT};
+use crate::bed::Bed;
 use crate::cuts::{committing, rest, task};
+use crate::members::{FILES, SIZE, has, images_of, promised, writing};
 use crate::{in_task, setting};
 use larder_device::{Device, Entropy, Inline, SeededEntropy};
 use larder_format::root::GroupRole;
@@ -15,9 +16,6 @@ use larder_sim::{DeviceImage, Fault, SimClock, SimWorld, Survival};
 use larder_sync::schedule::{self, Plan, Switching, Task};
 use std::sync::Arc;
 
-const SIZE: ByteLen = ByteLen::new(64 << 20);
-const FILES: u64 = 2;
-const VERSIONS: u64 = 12;
 const LOG: GroupIndex = GroupIndex::new(1);
 /// Its first device, behind two of data.
 const LOG_DEVICE: usize = 2;
@@ -51,7 +49,7 @@ fn changing<'a>(bed: &'a Bed, way: &'a str, rests: u64) -> Task<'a> {
                     online();
                 }
             }
-            "remove" => upkeep.reshape.remove_log(LOG).unwrap(),
+            "remove" => upkeep.reshape.remove_group(LOG).unwrap(),
             "add" => {
                 let devices = vec![Arc::new(bed.sim.device(LOG_DEVICE + 2)) as Arc<dyn Device>];
                 let rule = rule_for("single", 1).unwrap();
@@ -66,27 +64,9 @@ fn changing<'a>(bed: &'a Bed, way: &'a str, rests: u64) -> Task<'a> {
     })
 }
 
-fn writing(bed: &Bed, seed: u64, file: u64) -> Task<'_> {
-    task("writer", move || {
-        let entropy = SeededEntropy::new(seed ^ (file + 1) << 32);
-        let node = bed.find(&format!("file{file}")).unwrap().node;
-        for version in 1..=VERSIONS {
-            bed.write(node, 0, &[version as u8; 5_000]);
-            bed.fsync(node);
-            bed.sim.mark(file << 32 | version);
-            rest(entropy.next_u64() % 40);
-        }
-    })
-}
-
-/// Whether a pool has at least these versions.
-fn has(bed: &Bed, least: [u64; FILES as usize]) -> Result<(), String> {
-    for (file, version) in least.into_iter().enumerate() {
-        let content = bed.content(bed.find(&format!("file{file}")).unwrap().node);
-        if content != vec![content[0]; 5_000] || u64::from(content[0]) < version {
-            return Err(format!("file {file} has {} and not {version}", content[0]));
-        }
-    }
+/// Whether a pool has at least these versions, and all is well with it.
+fn is_well(bed: &Bed, least: [u64; FILES as usize]) -> Result<(), String> {
+    has(bed, least)?;
     let problems = bed.upkeep.check().map_err(|error| error.to_string())?.problems;
     problems.into_iter().next().map_or(Ok(()), Err)
 }
@@ -104,13 +84,7 @@ fn made(logs: usize) -> Vec<DeviceImage> {
     let groups: [(GroupRole, &str, &[ByteLen]); 2] =
         [(GroupRole::Data, "mirror", &[SIZE; 2]), (GroupRole::Log, word, &[SIZE; 2][..logs])];
     let made = Bed::with_groups(Arc::new(Inline), &groups, &[("recordsize", "16384")]);
-    for file in 0..FILES {
-        made.write(made.file(ROOT, &format!("file{file}")), 0, &[0; 5_000]);
-    }
-    made.pool.commit().unwrap();
-    let mut images = made.sim.images();
-    images.resize_with(LOG_DEVICE + 3, || DeviceImage::blank(SIZE));
-    images
+    images_of(made, 3 - logs)
 }
 
 #[test]
@@ -174,28 +148,25 @@ fn run(
         };
         let left = sweep.images(survival);
         let case = format!("seed {seed}, {way}, {logs} of the log, cut {cut} ({survival:?})");
-        let mut promised = [0; FILES as usize];
-        for mark in trace.marks_before(cut) {
-            promised[(mark >> 32) as usize] = mark & 0xffff_ffff;
-        }
+        let promised = promised(&trace, cut);
         let import = |images: &[DeviceImage], options: &ImportOptions| {
             Bed::try_import(SimWorld::from_images(images.to_vec()), Arc::clone(&clock), 5_000 + seed, options)
         };
         let whole = import(&left, &ImportOptions::default()).map_err(|error| format!("{case}: {error}"))?;
-        has(&whole, promised).map_err(|why| format!("{case}: {why}"))?;
+        is_well(&whole, promised).map_err(|why| format!("{case}: {why}"))?;
         drop(whole);
         // Its devices are lost with the power.
         let bare = &left[..LOG_DEVICE];
         match import(bare, &ImportOptions::default()) {
             Ok(bed) => {
                 imports.unasked += 1;
-                has(&bed, promised).map_err(|why| format!("{case}, without the log: {why}"))?;
+                is_well(&bed, promised).map_err(|why| format!("{case}, without the log: {why}"))?;
             }
             Err(PoolError::Refused(Refusal::LogUnread { .. })) => {
                 imports.asked += 1;
                 let options = ImportOptions { without_log: true, ..ImportOptions::default() };
                 let bed = import(bare, &options).map_err(|error| format!("{case}: {error}"))?;
-                has(&bed, [0; FILES as usize]).map_err(|why| format!("{case}, given up: {why}"))?;
+                is_well(&bed, [0; FILES as usize]).map_err(|why| format!("{case}, given up: {why}"))?;
             }
             Err(error) => return Err(format!("{case}, without the log: {error}")),
         }

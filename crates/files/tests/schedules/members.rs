@@ -9,12 +9,12 @@ use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::create::rule_for;
 use larder_pool::open::{Scan, assemble, scan};
 use larder_pool::{GroupSpec, PoolError};
-use larder_sim::{DeviceImage, SimClock, SimWorld, Survival};
+use larder_sim::{DeviceImage, SimClock, SimWorld, Survival, Trace};
 use larder_sync::schedule::{self, Plan, Switching, Task};
 use std::sync::Arc;
 
-const SIZE: ByteLen = ByteLen::new(64 << 20);
-const FILES: u64 = 2;
+pub const SIZE: ByteLen = ByteLen::new(64 << 20);
+pub const FILES: u64 = 2;
 const VERSIONS: u64 = 12;
 /// Changes of devices, each with the device that stays a member all the time.
 const WAYS: [(&str, usize); 4] = [("attach", 0), ("replace", 1), ("spare", 0), ("group", 0)];
@@ -30,7 +30,7 @@ fn changing<'a>(bed: &'a Bed, way: &'a str) -> Task<'a> {
         let upkeep = &bed.upkeep;
         match way {
             "attach" => {
-                upkeep.reshape.attach(DeviceIndex::new(0), device(2)).unwrap();
+                upkeep.reshape.attach(DeviceIndex::new(0), vec![device(2)]).unwrap();
                 to_the_end(&|| upkeep.reshape.step(1 << 20));
                 upkeep.reshape.detach(DeviceIndex::new(1)).unwrap();
                 to_the_end(&|| upkeep.reshape.step(1 << 20));
@@ -52,7 +52,8 @@ fn changing<'a>(bed: &'a Bed, way: &'a str) -> Task<'a> {
     })
 }
 
-fn writing(bed: &Bed, seed: u64, file: u64) -> Task<'_> {
+/// A writer of one of the files, who syncs each version and marks it as promised.
+pub fn writing(bed: &Bed, seed: u64, file: u64) -> Task<'_> {
     task("writer", move || {
         let entropy = SeededEntropy::new(seed ^ (file + 1) << 32);
         let node = bed.find(&format!("file{file}")).unwrap().node;
@@ -65,8 +66,28 @@ fn writing(bed: &Bed, seed: u64, file: u64) -> Task<'_> {
     })
 }
 
+/// Versions that were promised before a cut.
+pub fn promised(trace: &Trace, cut: usize) -> [u64; FILES as usize] {
+    let mut promised = [0; FILES as usize];
+    for mark in trace.marks_before(cut) {
+        promised[(mark >> 32) as usize] = mark & 0xffff_ffff;
+    }
+    promised
+}
+
+/// Puts the files into a new pool; its devices then, and so many blank ones.
+pub fn images_of(made: Bed, blank: usize) -> Vec<DeviceImage> {
+    for file in 0..FILES {
+        made.write(made.file(ROOT, &format!("file{file}")), 0, &[0; 5_000]);
+    }
+    made.pool.commit().unwrap();
+    let mut images = made.sim.images();
+    images.resize_with(images.len() + blank, || DeviceImage::blank(SIZE));
+    images
+}
+
 /// Whether a pool has what was promised.
-fn has(bed: &Bed, promised: [u64; FILES as usize]) -> Result<(), String> {
+pub fn has(bed: &Bed, promised: [u64; FILES as usize]) -> Result<(), String> {
     for (file, version) in promised.into_iter().enumerate() {
         let content = bed.content(bed.find(&format!("file{file}")).unwrap().node);
         if content != vec![content[0]; 5_000] || u64::from(content[0]) < version {
@@ -92,13 +113,7 @@ fn is_a_pool(images: &[DeviceImage]) -> bool {
 #[test]
 fn an_fsync_is_kept_beside_devices_that_come_and_go() {
     let made = Bed::with_layout("mirror", &[SIZE; 2], &[("recordsize", "16384")]);
-    for file in 0..FILES {
-        made.write(made.file(ROOT, &format!("file{file}")), 0, &[0; 5_000]);
-    }
-    made.pool.commit().unwrap();
-    let mut images = made.sim.images();
-    images.extend([DeviceImage::blank(SIZE), DeviceImage::blank(SIZE)]);
-    drop(made);
+    let images = images_of(made, 2);
     let (count, first) = (setting("LARDER_SCHEDULES", 60), setting("LARDER_SEED", 0));
     let (mut cuts, mut alone) = (0, 0);
     for seed in first..first + count {
@@ -121,10 +136,7 @@ fn an_fsync_is_kept_beside_devices_that_come_and_go() {
         for cut in at {
             sweep.advance_to(cut);
             let left = sweep.images(Survival::DropAll);
-            let mut promised = [0; FILES as usize];
-            for mark in trace.marks_before(cut) {
-                promised[(mark >> 32) as usize] = mark & 0xffff_ffff;
-            }
+            let promised = promised(&trace, cut);
             let one = vec![left[stays].clone()];
             let alone_too = is_a_pool(&one);
             alone += u64::from(alone_too);

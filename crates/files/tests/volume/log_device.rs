@@ -3,7 +3,6 @@
 use crate::bed::{Bed, ROOT};
 use larder_device::Inline;
 
-use larder_format::label::LABEL_AREA;
 use larder_format::root::{GroupRole, NO_GROUP};
 use larder_format::segment::SegmentKind;
 use larder_format::{ByteLen, DeviceIndex, GroupIndex};
@@ -43,6 +42,17 @@ fn cut(bed: Bed, lost: &[usize]) -> SimWorld {
     SimWorld::from_images(images.into_iter().enumerate().filter_map(there).collect())
 }
 
+/// The pool that is imported from that, and asks nothing.
+fn after_cut(bed: Bed, lost: &[usize]) -> Bed {
+    let clock = Arc::clone(&bed.clock);
+    Bed::import(cut(bed, lost), clock, 2)
+}
+
+/// Whether the file holds a version whole.
+fn holds(bed: &Bed, version: u8) -> bool {
+    bed.content(bed.find("file").unwrap().node) == [version; 5_000]
+}
+
 fn accepting_loss() -> ImportOptions {
     ImportOptions { accept_loss: true, ..ImportOptions::default() }
 }
@@ -68,9 +78,8 @@ fn an_fsync_asks_the_log_devices_alone_and_is_found_there_after_a_cut() {
         for kind in [SegmentKind::Data, SegmentKind::Small, SegmentKind::Node, SegmentKind::Run] {
             assert!(!groups_of(&bed, kind).contains(&LOG), "{kind:?}");
         }
-        let clock = Arc::clone(&bed.clock);
-        let bed = Bed::import(cut(bed, &[]), clock, 2);
-        assert!(bed.content(bed.find("file").unwrap().node) == [2; 5_000]);
+        let bed = after_cut(bed, &[]);
+        assert!(holds(&bed, 2));
         bed.check();
     }
 }
@@ -95,9 +104,8 @@ fn a_pool_goes_on_without_its_log() {
         bed.fsync(node);
         assert_eq!(groups_of(&bed, SegmentKind::Log), [GroupIndex::new(0)].into(), "{case}");
         // Nobody asks: the newest root says that the log lies elsewhere.
-        let clock = Arc::clone(&bed.clock);
-        let bed = Bed::import(cut(bed, &[LOG_DEVICE]), clock, 2);
-        assert!(bed.content(bed.find("file").unwrap().node) == [6; 5_000], "{case}");
+        let bed = after_cut(bed, &[LOG_DEVICE]);
+        assert!(holds(&bed, 6), "{case}");
         bed.check();
     }
 }
@@ -124,9 +132,8 @@ fn a_log_device_that_is_there_again_is_used_again() {
         bed.write(node, 0, &[200 + round; 5_000]);
         bed.fsync(node);
     }
-    let clock = Arc::clone(&bed.clock);
-    let bed = Bed::import(cut(bed, &[]), clock, 2);
-    assert!(bed.content(bed.find("file").unwrap().node) == [202; 5_000]);
+    let bed = after_cut(bed, &[]);
+    assert!(holds(&bed, 202));
     bed.check();
 }
 
@@ -164,7 +171,7 @@ fn a_lost_log_may_be_given_up_and_costs_what_came_after_the_last_commit() {
     bed.check();
     // From then on nobody asks.
     let bed = Bed::import(cut(bed, &[]), clock, 3);
-    assert!(bed.content(bed.find("file").unwrap().node) == [3; 5_000]);
+    assert!(holds(&bed, 3));
     bed.check();
 }
 
@@ -175,9 +182,8 @@ fn a_pool_that_was_exported_is_imported_without_its_log() {
     bed.write(node, 0, &[1; 5_000]);
     bed.fsync(node);
     bed.pool.commit_export().unwrap();
-    let clock = Arc::clone(&bed.clock);
-    let bed = Bed::import(cut(bed, &[LOG_DEVICE]), clock, 2);
-    assert!(bed.content(bed.find("file").unwrap().node) == [1; 5_000]);
+    let bed = after_cut(bed, &[LOG_DEVICE]);
+    assert!(holds(&bed, 1));
     let node = bed.find("file").unwrap().node;
     bed.write(node, 0, &[2; 5_000]);
     bed.fsync(node);
@@ -202,9 +208,8 @@ fn a_commit_that_was_kept_is_finished_without_the_log() {
     bed.write(node, 0, &[3; 5_000]);
     bed.fsync(node);
     bed.check();
-    let clock = Arc::clone(&bed.clock);
-    let bed = Bed::import(cut(bed, &[LOG_DEVICE]), clock, 2);
-    assert!(bed.content(bed.find("file").unwrap().node) == [3; 5_000]);
+    let bed = after_cut(bed, &[LOG_DEVICE]);
+    assert!(holds(&bed, 3));
     bed.check();
 }
 
@@ -214,9 +219,8 @@ fn a_half_of_the_log_that_missed_only_a_root_is_not_believed_about_what_came_aft
     let node = bed.file(ROOT, "file");
     bed.write(node, 0, &[1; 5_000]);
     bed.pool.commit().unwrap();
-    for labels in [0..LABEL_AREA, SIZE.get() - LABEL_AREA..SIZE.get()] {
-        bed.sim.device(LOG_DEVICE).inject(Fault::FailWrites(labels));
-    }
+    // The flush of the data goes through, that of the root does not.
+    bed.sim.device(LOG_DEVICE).inject_window(Fault::FailFlushes, 1, u64::MAX);
     bed.write(node, 0, &[2; 5_000]);
     bed.pool.commit().unwrap();
     bed.write(node, 0, &[3; 5_000]);
@@ -231,7 +235,7 @@ fn a_half_of_the_log_that_missed_only_a_root_is_not_believed_about_what_came_aft
         }
         imported => imported.unwrap(),
     };
-    assert!(bed.content(bed.find("file").unwrap().node) == [3; 5_000]);
+    assert!(holds(&bed, 3));
     bed.check();
 }
 
@@ -265,7 +269,7 @@ fn a_log_that_comes_back_with_a_root_of_its_own_keeps_nobody_out() {
         let bed = Bed::try_import(SimWorld::from_images(images), Arc::clone(&clock), 4, &options).unwrap();
         // The fsync that was given up is found again, unless a commit came between.
         let version = if commits == 0 { 2 } else { 1 };
-        assert!(bed.content(bed.find("file").unwrap().node) == [version; 5_000], "{commits}");
+        assert!(holds(&bed, version), "{commits}");
         let found = larder_pool::open::scan(&(Arc::new(bed.sim.device(LOG_DEVICE)) as _));
         let larder_pool::open::Scan::Member(found) = found else { panic!("its label is not found") };
         bed.upkeep.devices.online(DeviceIndex::new(LOG_DEVICE as u16), Some(*found)).unwrap();
@@ -279,6 +283,31 @@ fn a_log_that_comes_back_with_a_root_of_its_own_keeps_nobody_out() {
 }
 
 #[test]
+fn a_lost_log_device_is_replaced() {
+    let bed = bed_with(GroupRole::Log, 1);
+    let node = bed.file(ROOT, "file");
+    bed.write(node, 0, &[1; 5_000]);
+    bed.fsync(node);
+    bed.sim.device(LOG_DEVICE).inject(Fault::Gone);
+    bed.write(node, 0, &[2; 5_000]);
+    bed.fsync(node);
+    let new = Arc::new(bed.sim.add_device(SIZE));
+    bed.upkeep.devices.replace(DeviceIndex::new(LOG_DEVICE as u16), new).unwrap();
+    for _ in 0..4 {
+        while bed.upkeep.resilver.step(u64::MAX).unwrap() {}
+        bed.write(node, 0, &[3; 5_000]);
+        bed.pool.commit().unwrap();
+    }
+    assert_eq!(groups_of(&bed, SegmentKind::Log), [LOG].into());
+    bed.write(node, 0, &[4; 5_000]);
+    bed.fsync(node);
+    bed.check();
+    let bed = after_cut(bed, &[LOG_DEVICE]);
+    assert!(holds(&bed, 4));
+    bed.check();
+}
+
+#[test]
 fn a_log_is_taken_out_of_the_pool() {
     for lost in [false, true] {
         let bed = bed_with(GroupRole::Log, 2);
@@ -288,15 +317,14 @@ fn a_log_is_taken_out_of_the_pool() {
         if lost {
             (2..4).for_each(|device| bed.sim.device(device).inject(Fault::Gone));
         }
-        bed.upkeep.reshape.remove_log(LOG).unwrap();
+        bed.upkeep.reshape.remove_group(LOG).unwrap();
         assert!(bed.pool.store().core.lock().groups.get(&LOG).is_none());
         assert_eq!(bed.pool.store().members().iter().count(), 2);
         bed.write(node, 0, &[2; 5_000]);
         bed.fsync(node);
         bed.check();
-        let clock = Arc::clone(&bed.clock);
-        let bed = Bed::import(cut(bed, &[2, 3]), clock, 2);
-        assert!(bed.content(bed.find("file").unwrap().node) == [2; 5_000]);
+        let bed = after_cut(bed, &[2, 3]);
+        assert!(holds(&bed, 2));
         bed.check();
         // The next group has a number of its own.
         let devices = vec![Arc::new(bed.sim.add_device(SIZE)) as _];

@@ -514,7 +514,7 @@ impl PageWriter for SpillPages<'_> {
             .store()
             .core
             .lock()
-            .vital_groups()
+            .staying_groups()
             .any(|group| group.free_segments() >= FREE_SEGMENTS_LEAST);
         if !retain {
             return Err(PoolError::NoSpace);

@@ -19,6 +19,7 @@ mod figures;
 mod forge;
 mod forging;
 mod gc;
+mod growth;
 mod healing;
 mod hostile;
 mod log_unread;

@@ -63,7 +63,7 @@ fn a_full_pool_is_rewritten_as_far_as_there_is_room_and_says_so() {
 /// Segments that are free besides those that are left to writers.
 fn free(pool: &Kept) -> u64 {
     let core = pool.store().core.lock();
-    core.groups.values().map(|group| group.free_above(Watermark::Accept)).sum()
+    core.groups.values().map(|group| group.free_above(Watermark::Accept).segments).sum()
 }
 
 #[test]

@@ -46,12 +46,12 @@ impl Bed {
         let (pool, new) = (self.pool(), self.new_device());
         if self.one_leaves(seat) {
             assert!(
-                matches!(pool.upkeep.reshape.attach(seat, new), Err(PoolError::Refused(_))),
+                matches!(pool.upkeep.reshape.attach(seat, vec![new]), Err(PoolError::Refused(_))),
                 "one leaves"
             );
             return;
         }
-        let index = pool.upkeep.reshape.attach(seat, new).unwrap();
+        let index = pool.upkeep.reshape.attach(seat, vec![new]).unwrap()[0];
         // It has the number of nobody who may come back.
         self.left.remove(&index);
         self.settle_in();

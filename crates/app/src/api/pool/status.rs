@@ -79,8 +79,10 @@ pub struct PoolStatus {
     /// Devices that stand in for those that are lost.
     pub spares: Vec<Vdev>,
     /// Groups and devices that are there for something, by that, in zpool's order.
+    #[serde(default)]
     pub classes: Vec<Class>,
     /// Device losses that the log survives, if it has devices of its own.
+    #[serde(default)]
     pub log_survives: Option<u32>,
     /// Figures of these together, when there are any in use.
     pub read_cache: Option<ReadCache>,
@@ -102,12 +104,49 @@ pub struct PoolStatus {
     pub reshaping: u64,
     /// Reason why none of it moves now, when nothing came of some tries.
     pub reshaping_stuck: Option<String>,
+    /// The rebalance that is under way, or the last one.
+    #[serde(default)]
+    pub rebalance: Option<RebalanceStatus>,
+    /// Bytes that a rebalance would give files.
+    #[serde(default)]
+    pub to_gain: u64,
     /// Further device losses survived, whichever devices they hit.
     pub survives: u32,
     /// Files (or `dataset:inode`) with data that could not be healed.
     pub damaged: Vec<String>,
     /// Nanoseconds that the pool had been imported when this was read, by a clock that never goes back.
     pub uptime_ns: u64,
+}
+
+/// A rebalance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RebalanceStatus {
+    /// Its state.
+    pub state: RebalanceState,
+    /// Seconds since 1970.
+    pub started: i64,
+    /// Seconds since 1970; nothing while it runs.
+    pub finished: Option<i64>,
+    /// Bytes moved, before copies and parity.
+    pub moved: u64,
+    /// Bytes that are still to be moved, as it looks now.
+    pub left: u64,
+    /// Bytes a second over the last stretch; nothing while that cannot be told.
+    pub rate: Option<u64>,
+}
+
+/// State of a rebalance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RebalanceState {
+    /// It goes on.
+    Active,
+    /// Nothing would gain any more.
+    Done,
+    /// There is no room to move more to.
+    NoRoom,
+    /// Somebody stopped it.
+    Stopped,
 }
 
 /// Figures of a pool's devices with copies of blocks, since import.

@@ -23,6 +23,8 @@ pub enum Activity {
     Trace,
     /// No device is being trimmed.
     Trim,
+    /// No rebalance is under way.
+    Rebalance,
 }
 
 /// Returns when activities are over.

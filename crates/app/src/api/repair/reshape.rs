@@ -1,6 +1,6 @@
-//! `pool replace`, `attach`, `detach`, `add`, `remove`: which devices a pool is made of.
+//! `pool replace`, `attach`, `detach`, `add`, `remove`, `reshape`: which devices a pool is made of, and how.
 
-use crate::api::pool::Group;
+use crate::api::pool::{Group, Word};
 use crate::api::{ApiError, Result};
 use larder_device::FaultDevice;
 use serde::{Deserialize, Serialize};
@@ -28,12 +28,21 @@ pub enum Change {
         /// The path of the one that comes; nothing for a new disk at the path of the old one.
         new: Option<String>,
     },
-    /// A mirror gets one device more; a single device becomes a mirror.
+    /// A group gets more devices; a single device becomes a mirror.
     Attach {
-        /// A device of the mirror.
+        /// The group, or a device of it.
         to: String,
-        /// The path of the new one.
-        new: String,
+        /// The paths of the new ones.
+        new: Vec<String>,
+    },
+    /// A group gets another layout.
+    Layout {
+        /// The group, or a device of it.
+        group: String,
+        /// The layout.
+        word: Word,
+        /// Paths of further devices.
+        new: Vec<String>,
     },
     /// A mirror loses a device, or a replacing ends: either of the two goes.
     Detach {
@@ -53,9 +62,14 @@ pub enum Change {
         #[serde(default)]
         caches: Vec<String>,
     },
-    /// Spares and devices with copies go.
+    /// Devices and groups go.
     Remove {
         /// Which.
+        devices: Vec<String>,
+    },
+    /// Devices and groups that are on their way out stay.
+    Keep {
+        /// Which; none for all.
         devices: Vec<String>,
     },
 }
@@ -68,9 +82,9 @@ impl Reshape {
     pub fn checked(self) -> Result<Self> {
         let (groups, new): (&[Group], Vec<&String>) = match &self.change {
             Change::Replace { new, .. } => (&[], new.iter().collect()),
-            Change::Attach { new, .. } => (&[], vec![new]),
+            Change::Attach { new, .. } | Change::Layout { new, .. } => (&[], new.iter().collect()),
             Change::Add { groups, spares, caches } => (groups, spares.iter().chain(caches).collect()),
-            Change::Detach { .. } | Change::Remove { .. } => (&[], Vec::new()),
+            Change::Detach { .. } | Change::Remove { .. } | Change::Keep { .. } => (&[], Vec::new()),
         };
         let is_nothing = groups.is_empty() && new.is_empty();
         check_new(groups, new.into_iter())?;

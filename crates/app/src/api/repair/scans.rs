@@ -45,6 +45,38 @@ pub struct Trim {
     pub rate: u64,
 }
 
+/// Writes anew what would gain from it, now that devices or groups were added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rebalance {
+    /// The pool.
+    pub name: String,
+    /// The action.
+    pub action: RebalanceAction,
+    /// The most that is moved in a second, bytes; 0 for no limit.
+    pub rate: u64,
+    /// Only tell what it would do.
+    pub dry_run: bool,
+}
+
+/// Action on a rebalance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RebalanceAction {
+    /// Begin.
+    Start,
+    /// End it where it is.
+    Stop,
+}
+
+/// Figures of a rebalance that somebody asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rebalanced {
+    /// Bytes, before copies and parity, that are to be moved.
+    pub moves: u64,
+    /// Bytes that files can take more afterwards.
+    pub gains: u64,
+}
+
 /// Action on trims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -45,6 +45,8 @@ impl<'a> Draft<'a> {
         let act = match &request.change {
             Change::Replace { old, new } => draft.replace(old, new.as_deref()),
             Change::Attach { to, new } => draft.attach(to, new),
+            Change::Layout { group, word, new } => draft.layout(group, *word, new),
+            Change::Keep { devices } => draft.keep(devices),
             Change::Detach { device, accept_loss: true } => draft.detach_with_loss(device),
             Change::Detach { device, accept_loss: false } => draft.detach(device),
             Change::Add { groups, spares, caches } => draft.add(groups, spares, caches),

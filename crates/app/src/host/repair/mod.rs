@@ -9,9 +9,11 @@ mod attach;
 mod clear;
 mod detach;
 mod draft;
+mod layout;
 mod offline;
 mod online;
 mod plan;
+mod rebalance;
 mod remove;
 mod replace;
 mod resilver;
@@ -30,6 +32,7 @@ use larder_pool::property::format_size;
 use larder_pool::roles::is_vital;
 use larder_pool::{Pool, PoolError};
 use larder_upkeep::Upkeep;
+pub use plan::RECORD;
 use std::sync::Arc;
 
 /// An error of a refused change: nothing was changed, unless the error says otherwise.
@@ -59,7 +62,10 @@ impl Host {
         let doing = match &request.change {
             Change::Replace { old, new: Some(new) } => format!("cannot replace {old} with {new}"),
             Change::Replace { old, new: None } => format!("cannot replace {old}"),
-            Change::Attach { to, new } => format!("cannot attach {new} to {to}"),
+            Change::Attach { to, new } => format!("cannot attach {} to {to}", new.join(", ")),
+            Change::Layout { group, word, .. } => format!("cannot make a {word} of {group}"),
+            Change::Keep { devices } if devices.is_empty() => "cannot stop removing".to_owned(),
+            Change::Keep { devices } => format!("cannot stop removing {}", devices.join(", ")),
             Change::Detach { device, .. } => format!("cannot detach {device}"),
             Change::Add { .. } => format!("cannot add to '{}'", request.name),
             Change::Remove { devices } => format!("cannot remove {}", devices.join(", ")),
@@ -104,7 +110,9 @@ fn can_go(pool: &Pool, member: &Member) -> Result<()> {
         return Ok(());
     }
     let columns: Vec<_> = pool.store().members().of_group(group.index).collect();
-    let lost = |column: usize| !columns[column].is_online() || columns[column].index == member.index;
+    let lost = |column: usize| {
+        columns.get(column).is_none_or(|other| !other.is_online() || other.index == member.index)
+    };
     if group.rule.layout.survives(lost) {
         return Ok(());
     }

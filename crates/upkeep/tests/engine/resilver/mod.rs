@@ -462,7 +462,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     invalid(pool.upkeep.devices.replace(device(1), small).unwrap_err(), "too small");
     pool.upkeep.devices.offline(device(0), true).unwrap();
     invalid(pool.upkeep.devices.offline(device(1), false).unwrap_err(), "cannot be taken out of use");
-    invalid(pool.upkeep.reshape.remove(device(1)).unwrap_err(), "not a spare");
+    invalid(pool.upkeep.reshape.detach(device(1)).unwrap_err(), "only it has");
     assert!(matches!(pool.upkeep.devices.online(device(77), None), Err(PoolError::NotFound(_))));
     verify(&pool, &model);
     pool.commit_export().unwrap();
