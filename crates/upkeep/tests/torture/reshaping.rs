@@ -1,17 +1,20 @@
-//! Groups of a tortured pool change their shape: a mirror gets a copy more or less, the pool gets another group, a
-//! device that was to take another's place is sent away; with the power failing in the middle of it.
+//! Groups of a tortured pool change their shape: a group gets a device more or less, or another layout, the pool gets
+//! another group or loses one, old segments are rebalanced, a device that was to take another's place is sent away;
+//! with the power failing in the middle of it.
 
 use crate::bed::Bed;
 use larder_device::Device;
 use larder_format::DeviceIndex;
 use larder_format::label::LayoutKind;
 use larder_pool::create::rule_for;
-use larder_pool::{GroupSpec, PoolError};
+use larder_pool::{GroupSpec, GroupUse, PoolError};
 use std::sync::Arc;
 
 /// Copies that a mirror gets at most, and groups that a pool gets.
 const COPIES: usize = 4;
 const GROUPS: usize = 3;
+/// Columns that a group grows to at most.
+const WIDEST: usize = 9;
 /// Steps that moving everything takes at most.
 const STEPS: usize = 5_000;
 
@@ -24,7 +27,7 @@ impl Bed {
     fn mirror_of(&self, seat: DeviceIndex) -> Option<Vec<DeviceIndex>> {
         let pool = self.pool();
         let group = pool.store().members().get(seat).group;
-        let rule = pool.store().groups().into_iter().find(|of| of.index == group)?.rule;
+        let rule = pool.store().groups().into_iter().find(|of| of.index == group && !of.leaving)?.rule;
         matches!(rule.word, LayoutKind::Single | LayoutKind::Mirror).then(|| self.columns(group))
     }
 
@@ -78,6 +81,126 @@ impl Bed {
         pool.upkeep.reshape.detach(seat).unwrap();
         assert!(self.survives(|other| self.harmed(other)), "what is harmed can be done without");
         self.count("detach of a copy");
+        self.reshape_and_cut(since);
+    }
+
+    /// The group that `wanted` holds for, with its rule.
+    fn some_group(&self, wanted: impl Fn(&GroupUse) -> bool) -> Option<GroupUse> {
+        let mut groups = self.pool().store().groups();
+        groups.retain(wanted);
+        (!groups.is_empty()).then(|| groups.swap_remove(self.next(groups.len() as u64) as usize))
+    }
+
+    /// After a change; one that is refused changes nothing.
+    fn came_to<T>(&mut self, what: &str, done: Result<T, PoolError>, since: usize) {
+        match done {
+            Ok(_) => {
+                self.settle_in();
+                self.count(what);
+            }
+            Err(PoolError::Refused(_) | PoolError::NotFound(_) | PoolError::Invalid(_)) => {
+                self.count(format!("{what}: refused"));
+            }
+            Err(error) => panic!("{what}: {error}"),
+        }
+        assert!(self.survives(|seat| self.harmed(seat)), "{what}: what is harmed can be done without");
+        self.reshape_and_cut(since);
+    }
+
+    /// A group with several columns gets more.
+    pub fn widen(&mut self) {
+        let is_narrow = |group: &GroupUse| {
+            let layout = group.rule.layout;
+            layout.columns() > layout.quorum() && layout.columns() < WIDEST
+        };
+        let Some(group) = self.some_group(is_narrow) else { return };
+        let since = self.sim.trace().len();
+        let count = if group.rule.layout.r() > 1 { 2 } else { 1 + self.next(2) as usize };
+        let to = self.columns(group.index)[0];
+        let devices = (0..count).map(|_| self.new_device()).collect();
+        let done = self.pool().upkeep.reshape.attach(to, devices);
+        for index in done.iter().flatten() {
+            // It has the number of nobody who may come back.
+            self.left.remove(index);
+        }
+        self.came_to("attach to a wide group", done, since);
+    }
+
+    /// A device leaves a group with parity, or is told to stay.
+    pub fn shrink(&mut self) {
+        let pool = self.pool();
+        let leaving: Vec<_> = pool.store().members().iter().filter(|member| member.is_leaving()).collect();
+        let since = self.sim.trace().len();
+        if let Some(member) = leaving.first().filter(|_| self.next(3) == 0) {
+            let rule =
+                pool.store().groups().into_iter().find(|group| group.index == member.group).unwrap().rule;
+            // With it, those that are harmed may be too many.
+            let harmed = self.places(|seat| self.harmed(seat)).len();
+            if harmed <= rule.layout.m() {
+                let done = pool.upkeep.reshape.keep(member.index);
+                return self.came_to("a device is told to stay", done, since);
+            }
+        }
+        let has_more = |group: &GroupUse| {
+            group.rule.layout.r() == 1 && group.rule.layout.m() > 0 && group.rule.layout.k() > 1
+        };
+        let Some(group) = self.some_group(has_more) else { return };
+        let columns = self.columns(group.index);
+        let seat = columns[self.next(columns.len() as u64) as usize];
+        let done = pool.upkeep.reshape.remove(seat);
+        self.came_to("a device leaves a wide group", done, since);
+    }
+
+    /// A group gets another layout.
+    pub fn change_layout(&mut self) {
+        let Some(group) = self.some_group(|group| group.rule.layout.columns() > 1) else { return };
+        let since = self.sim.trace().len();
+        let columns = self.columns(group.index);
+        let words = ["mirror", "raidz1", "raidz2", "raidz3", "raid10", "raid14"];
+        let Ok(rule) = rule_for(words[self.next(6) as usize], columns.len()) else { return };
+        if !rule.layout.survives(|column| self.harmed(columns[column])) || rule == group.rule {
+            return;
+        }
+        let done = self.pool().upkeep.reshape.change_layout(group.index, &rule.name(), Vec::new());
+        self.came_to("another layout", done, since);
+    }
+
+    /// A group leaves, or is told to stay.
+    pub fn remove_group(&mut self) {
+        let since = self.sim.trace().len();
+        let pool = self.pool();
+        if let Some(group) = self.some_group(|group| group.leaving) {
+            let done = pool.upkeep.reshape.keep_group(group.index);
+            return self.came_to("a group is told to stay", done, since);
+        }
+        let Some(group) = self.some_group(|_| true) else { return };
+        let done = pool.upkeep.reshape.remove_group(group.index);
+        self.came_to("a group leaves", done, since);
+    }
+
+    /// Segments that could be wider, or elsewhere, are written anew.
+    pub fn rebalance(&mut self) {
+        let since = self.sim.trace().len();
+        let pool = self.pool();
+        if !pool.upkeep.rebalance.is_active() {
+            pool.upkeep.rebalance.start(0).unwrap();
+        } else if self.next(5) == 0 {
+            pool.upkeep.rebalance.stop().unwrap();
+        }
+        for _ in 0..self.next(6) {
+            let bytes = [30_000, 300_000][self.next(2) as usize];
+            if pool.upkeep.rebalance.step(bytes).unwrap().is_none() {
+                self.count("rebalanced");
+                break;
+            }
+            match self.next(6) {
+                0 => self.sync(),
+                1 => self.commit(),
+                2 | 3 => self.put(),
+                _ => {}
+            }
+        }
+        self.count("rebalance");
         self.reshape_and_cut(since);
     }
 

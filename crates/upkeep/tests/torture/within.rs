@@ -194,7 +194,7 @@ impl Bed {
 
     fn step(&mut self) {
         let pool = self.pool();
-        match self.next(52) {
+        match self.next(60) {
             0..=9 => self.put(),
             10..=11 => self.remove(),
             12..=15 => self.sync(),
@@ -227,6 +227,11 @@ impl Bed {
             45 => self.replace_and_detach(),
             46..=47 => self.reshape_some(),
             48..=49 => self.trim(),
+            50..=51 => self.widen(),
+            52..=53 => self.shrink(),
+            54 => self.change_layout(),
+            55 => self.remove_group(),
+            56..=57 => self.rebalance(),
             _ => {
                 let since = self.sim.trace().len();
                 for _ in 0..self.next(4) {
