@@ -44,7 +44,7 @@ impl Cleaning {
 
 /// See the module's text.
 pub(crate) struct Cleaner {
-    /// The segment that is being emptied. Locked under the commit lock only.
+    /// The segment that is being emptied. Locked under the commit lock, or with nothing but the core below it.
     pub(crate) cleaning: Mutex<Option<Cleaning>>,
     /// Bytes of blocks moved since import.
     pub(crate) moved: AtomicU64,

@@ -207,6 +207,7 @@ impl Pool {
             (found, _) => found?,
         };
         let Found { damage, intent, tables, contents } = found;
+        store.core.lock().withhold();
         let name = plan.name;
         let pool = Pool::assemble(Parts { name, created, store, events, damage, intent, tables, contents })?;
         pool.refresh_settings();

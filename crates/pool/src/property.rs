@@ -322,6 +322,8 @@ pub static POOL: &[Property] = &[
     settable("autotrim", SWITCH, Some("off"), false, "on | off",
         "whether devices are told of space as it gets free, so that an SSD or a sparse file can give it up; takes effect \
          at once"),
+    settable("autorebalance", SWITCH, Some("off"), false, "on | off",
+        "whether what is stored is spread over devices and groups that were added, in quiet times"),
     read_only("checkpoint", "ckpoint", ANY_BYTES, SIZE, "not available in this version"),
     read_only("expandsize", "expandsz", ANY_BYTES, SIZE, "space on the devices that the pool does not use yet"),
     read_only("fragmentation", "frag", Kind::Percent(0, 100), "<percent>", "free space that lies inside segments in use, to be won back by cleaning"),

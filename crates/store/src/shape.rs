@@ -62,6 +62,8 @@ impl Core {
         entry.segment.id < below
             && entry.is_complete()
             && entry.segment.kind == SegmentKind::Data
+            // Its last stripes are where they belong, and the map knows of them.
+            && entry.filled < self.open_commit
             && !entry.damaged
             && entry.live_blocks > 0
     }
@@ -109,11 +111,25 @@ impl Core {
             let Some(of) = Some(own).filter(|own| !own.leaving).or(elsewhere) else { continue };
             let (layout, segment) = (own.rule.layout, &entry.segment);
             let stays = |slot: &&ColumnSlot| !own.leaving && own.has(slot.device);
-            let returned = segment.slots.iter().filter(stays).count() * layout.k();
-            let returned =
-                entry.live_bytes * returned as u64 / (segment.layout.k() * layout.columns()) as u64;
+            let staying = (segment.slots.iter().filter(stays).count() * layout.k()) as u64;
+            let (columns, slot) = (layout.columns() as u64, u64::from(own.slot_size));
+            let is_empty = entry.state == SegmentState::Freed || entry.live_blocks == 0;
+            // As what is dead, and what waits to be free, is counted for AVAIL.
+            let (taken, returned) = match is_empty {
+                true if segment.kind == SegmentKind::Data => {
+                    (segment.layout.k() as u64 * slot, staying * slot / columns)
+                }
+                true => {
+                    ((segment.slots.len() * layout.k()) as u64 * slot / columns, staying * slot / columns)
+                }
+                false => {
+                    let all = entry.live_bytes + entry.dead_bytes();
+                    let of_all = segment.layout.k() as u64 * columns;
+                    (needed(entry, of) + entry.dead_bytes(), all * staying / of_all)
+                }
+            };
             if own.is_vital() {
-                withheld += needed(entry, of).saturating_sub(returned);
+                withheld += taken.saturating_sub(returned);
             }
         }
         (self.withheld, self.reshaping) = (withheld, misfits);

@@ -546,9 +546,16 @@ impl Devices {
     pub fn take_spares(&self) -> Result<()> {
         let _mine = self.pool.change_turn();
         let since = self.store.world.clock.monotonic().saturating_sub(self.pool.began());
-        // The pool goes on without the log's: no data waits for one.
+        // The pool goes on without the log's: no data waits for one. What leaves would take it along.
+        let leaving: Vec<_> = {
+            let core = self.store.core.lock();
+            core.groups.values().filter(|group| group.leaving).map(|group| group.index).collect()
+        };
         let has_place = |member: &Arc<Member>| {
-            member.stands_for.is_none() && !member.is_leaving() && self.store.is_vital(member.group)
+            member.stands_for.is_none()
+                && !member.is_leaving()
+                && !leaving.contains(&member.group)
+                && self.store.is_vital(member.group)
         };
         let mut outcome = Ok(());
         for member in self.store.members.iter().filter(has_place) {

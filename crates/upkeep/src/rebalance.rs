@@ -105,6 +105,8 @@ pub struct Rebalance {
     pool: Arc<Pool>,
     store: Arc<Store>,
     progress: Mutex<Progress>,
+    /// Held while the note is written, so that the last one is of the state as it is.
+    noting: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -121,7 +123,12 @@ struct Progress {
 
 impl Rebalance {
     pub(crate) fn new(pool: &Arc<Pool>) -> Self {
-        Self { pool: Arc::clone(pool), store: Arc::clone(pool.store()), progress: Mutex::default() }
+        Self {
+            pool: Arc::clone(pool),
+            store: Arc::clone(pool.store()),
+            progress: Mutex::default(),
+            noting: Mutex::default(),
+        }
     }
 
     fn course(&self) -> Option<Course> {
@@ -139,8 +146,14 @@ impl Rebalance {
     }
 
     fn keep(&self, course: Course) -> Result<()> {
+        let before = self.course();
+        let _mine = self.noting.lock();
         self.progress.lock().course = Some(Some(course));
-        self.pool.set_note(NOTE, &course.encode())
+        let noted = self.pool.set_note(NOTE, &course.encode());
+        if noted.is_err() {
+            self.progress.lock().course = Some(before);
+        }
+        noted
     }
 
     /// Begins, with at most `rate` bytes a second unless that is 0.
@@ -248,6 +261,7 @@ impl Rebalance {
                 return Ok(Some(moved));
             }
         }
+        let _mine = self.noting.lock();
         let text = {
             let progress = &mut *self.progress.lock();
             if course.rate > 0 {

@@ -22,11 +22,10 @@ use larder_format::run::RunId;
 use larder_format::segment::SegmentKind;
 use larder_format::{DeviceIndex, GroupIndex, SegmentId};
 use larder_pool::Pool;
-use larder_store::Result;
 use larder_store::Store;
 use larder_store::member::Member;
 use larder_store::segments::SegmentEntry;
-use larder_store::{Class, Event};
+use larder_store::{Class, Event, PoolError, Result};
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -135,7 +134,11 @@ impl Reshape {
             // Records and nodes are all moved, or wait for room; pages of runs are what is left, and tables.
             self.store.map.lock().evacuate(|id| misfits.contains(&id));
             self.pool.evacuate_index(|id| misfits.contains(&id));
-            self.pool.commit()?;
+            match self.pool.commit() {
+                // Nothing comes of it then, which is told.
+                Err(PoolError::NoSpace) => {}
+                committed => drop(committed?),
+            }
         }
         Ok(self.is_moving(moved))
     }
@@ -201,6 +204,9 @@ impl Reshape {
 
     /// Whether [`Reshape::step`] has something to do now: not while it rests, since nothing came of it.
     pub fn is_due(&self) -> bool {
+        if self.store.is_read_only() {
+            return false;
+        }
         let rests = {
             let course = self.course.lock();
             course.vain >= TRIES && self.store.world.clock.monotonic() < course.due

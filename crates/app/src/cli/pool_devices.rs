@@ -302,7 +302,7 @@ fn reshape(
     Ok(0)
 }
 
-/// Waits for the resilver; 1 when something could not be had.
+/// Waits for resilvers and moves; 1 when something could not be had, or moved.
 fn wait(wanted: bool, name: String, session: &Session) -> Result<u8> {
     if !wanted {
         return Ok(0);
@@ -313,9 +313,15 @@ fn wait(wanted: bool, name: String, session: &Session) -> Result<u8> {
         let resilver = pool.scans.iter().find(|scan| scan.kind == ScanKind::Resilver);
         resilver.is_some_and(|scan| scan.errors > 0)
     };
+    // It may rest, since nothing came of its tries.
+    for pool in pools.iter().filter(|pool| pool.reshaping > 0) {
+        let why = pool.reshaping_stuck.as_deref().unwrap_or("it goes on");
+        out::complain(&format!("{} still has to move: {why}", format_size(pool.reshaping)));
+    }
+    let moves = pools.iter().any(|pool| pool.reshaping > 0);
     let lossy: Vec<_> = pools.iter().filter(lossy).collect();
     for pool in &lossy {
         [&pool.status, &pool.action].into_iter().flatten().for_each(|text| out::complain(text));
     }
-    Ok(u8::from(!lossy.is_empty()))
+    Ok(u8::from(moves || !lossy.is_empty()))
 }

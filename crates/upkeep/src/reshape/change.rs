@@ -137,12 +137,15 @@ impl Reshape {
     pub fn keep(&self, device: DeviceIndex) -> Result<()> {
         let _mine = self.pool.change_turn();
         let member = self.pool.known(device)?;
-        let rule = self.space_of(member.group)?.rule;
+        let none = || PoolError::NotFound(format!("a removal of {} that can be stopped", member.name()));
+        let rule = self.space_of(member.group).map_err(|_| none())?.rule;
         if !member.is_leaving() || rule.layout.r() > 1 || rule.layout.m() == 0 {
-            return Err(PoolError::NotFound(format!("a removal of {} that can be stopped", member.name())));
+            return Err(none());
         }
         let rule = rule_of(&rule, rule.layout.columns() + 1)?;
         let (staying, group) = (Arc::clone(&member), member.group);
+        // It finds out who lives.
+        self.pool.commit()?;
         self.check_survives(group, &rule, &[], Some(&member))?;
         self.pool.change_members(move |pool, _| {
             let mut core = pool.store().core.lock();
@@ -194,6 +197,11 @@ impl Reshape {
         }
         self.store.check_room(group, None)?;
         self.set_leaving(group, true)?;
+        if !self.space_of(group)?.leaving {
+            // More was accepted meanwhile.
+            self.store.check_room(group, None)?;
+            return Err(PoolError::Busy("much was written just now: try again".into()));
+        }
         for member in self.store.members.of_group(group) {
             let event = Event::new(Class::DeviceRemove).device(member.guid, member.name());
             self.store.event(event.text("on its way out with its group"));
@@ -226,6 +234,17 @@ impl Reshape {
         leaving: &[DeviceIndex],
     ) -> Result<GroupSpace> {
         let before = self.space_of(group)?;
+        if before.leaving {
+            return Err(Refusal::GroupLeaves.into());
+        }
+        let leaves = |other: &Arc<Member>| other.group == group && other.is_leaving() && other.is_written();
+        let only_less = new.is_empty() && is_mirror(&before.rule) && is_mirror(&rule);
+        if !only_less {
+            if self.store.members.iter().any(|other| leaves(&other)) {
+                return Err(Refusal::GroupShrinks.into());
+            }
+            self.check_survives(group, &rule, leaving, None)?;
+        }
         // A group whose devices are all needed for each segment has no use for a small one.
         let smallest = before.devices().map(|(.., count)| count as u32).min().unwrap_or(0);
         let least = if rule.layout.r() == 1 && rule.layout.m() > 0 { SLOTS_LEAST } else { smallest };
@@ -267,16 +286,9 @@ impl Reshape {
         leaving: &[Arc<Member>],
     ) -> Result<Vec<DeviceIndex>> {
         let space = self.space_of(group)?;
-        if space.leaving {
-            return Err(Refusal::GroupLeaves.into());
-        }
-        let leaves = |other: &Arc<Member>| other.group == group && other.is_leaving() && other.is_written();
-        let only_less = new.is_empty() && is_mirror(&space.rule) && is_mirror(&rule);
-        if !only_less && self.store.members.iter().any(|other| leaves(&other)) {
-            return Err(Refusal::GroupShrinks.into());
-        }
-        if !only_less {
-            self.check_survives(group, &rule, leaving, None)?;
+        if new.is_empty() {
+            // It finds out who lives.
+            self.pool.commit()?;
         }
         let sizes: Vec<_> = new.iter().map(|device| (device.name(), device.size())).collect();
         let gone: Vec<_> = leaving.iter().map(|member| member.index).collect();
@@ -326,16 +338,15 @@ impl Reshape {
     }
 
     /// Refuses a rule that does not survive the devices that are out of use already; without those `leaving`, with one
-    /// that is `staying`. A commit finds out which live.
+    /// that is `staying`.
     fn check_survives(
         &self,
         group: GroupIndex,
         rule: &GroupRule,
-        leaving: &[Arc<Member>],
+        leaving: &[DeviceIndex],
         staying: Option<&Arc<Member>>,
     ) -> Result<()> {
-        self.pool.commit()?;
-        let stays = |member: &Arc<Member>| leaving.iter().all(|other| other.index != member.index);
+        let stays = |member: &Arc<Member>| !leaving.contains(&member.index);
         let mut columns: Vec<_> = self.store.members.of_group(group).filter(stays).collect();
         columns.extend(staying.cloned());
         columns.sort_by_key(|member| member.index);
@@ -351,32 +362,36 @@ impl Reshape {
     /// A group on which nothing lies leaves, with all of its devices.
     pub(super) fn let_group_go(&self, group: GroupIndex) -> Result<()> {
         let leaving: Vec<_> = self.store.members.iter().filter(|member| member.group == group).collect();
-        for member in &leaving {
-            let event = Event::new(Class::DeviceRemove).device(member.guid, member.name());
-            self.store.event(event.text("with its group"));
-        }
         let gone: Vec<_> = leaving.iter().map(|member| member.index).collect();
         self.pool.change_members(move |pool, _| {
             pool.store().core.lock().groups.remove(group);
             gone.into_iter().for_each(|index| drop(pool.store().members.take(index)));
         })?;
+        for member in &leaving {
+            let event = Event::new(Class::DeviceRemove).device(member.guid, member.name());
+            self.store.event(event.text("with its group"));
+        }
         self.resilver.forget();
-        self.wipe_later(&leaving)
+        self.wipe_later(&leaving);
+        Ok(())
     }
 
-    /// Wipes members that left, once no root names them that an import could go back to.
-    fn wipe_later(&self, gone: &[Arc<Member>]) -> Result<()> {
-        if gone.iter().any(|member| member.group != NO_GROUP) {
-            self.pool.commit()?;
-            self.pool.commit()?;
+    /// Wipes members that left, once no root names them that an import could go back to; where the pool cannot come to
+    /// that, they keep their labels.
+    fn wipe_later(&self, gone: &[Arc<Member>]) {
+        let had_data = gone.iter().any(|member| member.group != NO_GROUP);
+        if !had_data || (0..2).all(|_| self.pool.commit().is_ok()) {
+            gone.iter().for_each(|member| wipe(member));
         }
-        gone.iter().for_each(|member| wipe(member));
-        Ok(())
     }
 
     /// Nothing is put on a group any more from the next commit on, or again.
     fn set_leaving(&self, group: GroupIndex, leaving: bool) -> Result<()> {
         self.pool.change_members(move |pool, _| {
+            // Nobody writes now.
+            if leaving && pool.store().is_vital(group) && pool.store().check_room(group, None).is_err() {
+                return;
+            }
             let mut core = pool.store().core.lock();
             core.groups.change(group).into_iter().for_each(|space| space.leaving = leaving);
             core.close_streams(group);
@@ -403,11 +418,12 @@ impl Reshape {
     /// A member that holds nothing which only it has leaves.
     pub(crate) fn leave(&self, member: &Arc<Member>) -> Result<()> {
         let index = member.index;
-        self.store.event(Event::new(Class::DeviceRemove).device(member.guid, member.name()));
         self.pool.change_members(move |pool, _| drop(pool.store().members.take(index)))?;
+        self.store.event(Event::new(Class::DeviceRemove).device(member.guid, member.name()));
         self.store.detach_cache(index);
         self.resilver.forget();
-        self.wipe_later(&[Arc::clone(member)])
+        self.wipe_later(&[Arc::clone(member)]);
+        Ok(())
     }
 
     /// Whether a mirror holds what is on `member` on another device too.

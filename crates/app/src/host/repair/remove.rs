@@ -57,6 +57,8 @@ impl<'a> Draft<'a> {
                 .safe(NOTHING_CHANGED)
                 .hint(format!("larder pool remove -w {} the first; then the next", pool.name())));
         }
+        // If that is refused, nothing has changed.
+        going.sort_by_key(|of| !is_of_data(&of));
         Ok(Box::new(move || {
             let go = |of: Going| match of {
                 Going::Group(group) => upkeep.reshape.remove_group(group),
