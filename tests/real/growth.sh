@@ -62,8 +62,8 @@ check "CAP is of what can be used" sh -c "[ \$('$LARDER' pool get -Hp -o value c
 
 # devices leave.
 check "what it comes to is told" sh -c "'$LARDER' pool remove -n tank '$NEW/0' | grep -q 'remove -s'"
-check "one begins to leave" "$LARDER" pool remove tank "$NEW/large"
 check "two at once cannot" fails 2 "at a time" "$LARDER" pool remove tank "$NEW/0" "$DEVICES/disk1"
+check "one begins to leave" "$LARDER" pool remove tank "$NEW/large"
 check "another cannot" sh -c "! '$LARDER' pool remove tank '$NEW/0' 2>'$BED/why' && grep -q 'on its way out' '$BED/why'"
 check "it can be told to stay" "$LARDER" pool remove -s tank
 check "once" fails 2 "nothing is being removed" "$LARDER" pool remove -s tank

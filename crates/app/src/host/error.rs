@@ -53,7 +53,9 @@ pub fn way_out(refusal: &Refusal) -> Option<&'static str> {
         }
         Refusal::NotThere(_) => "attach it; or larder pool replace POOL puts another in its place",
         Refusal::NoPlace(_) => "larder pool detach POOL, or of a spare larder pool remove POOL, lets it go",
-        Refusal::GroupShrinks => "larder pool wait -t resilver POOL waits for that",
+        Refusal::GroupShrinks => {
+            "larder pool wait -t remove POOL waits for that; larder pool remove -s POOL has it stay"
+        }
         Refusal::GroupLeaves => "larder pool remove -s POOL has it stay",
         Refusal::TooManyOut { .. } => {
             "larder pool online or larder pool replace POOL, and larder pool wait -t resilver POOL"
