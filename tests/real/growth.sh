@@ -3,11 +3,11 @@
 # before, what is there at once, what a rebalance brings, what is lost (nothing) with a kill in the middle.
 . "$(dirname "$0")/bed.sh"
 need root fuse sha256sum python3
-room 4
-make_bed 3 1G
+room 2
+make_bed 3 512M
 mkdir "$BED/more"
-for i in 0 1 2 3 4 5; do truncate -s 1G "$BED/more/$i"; done
-truncate -s 2G "$BED/more/large"
+for i in 0 1 2 3 4 5; do truncate -s 512M "$BED/more/$i"; done
+truncate -s 1G "$BED/more/large"
 NEW=$BED/more
 
 import() { "$LARDER" pool import "$@" -d "$DEVICES" -d "$NEW" tank && mounted; }
@@ -26,7 +26,7 @@ sums() { (cd "$MNT" && find . -type f -print0 | sort -z | xargs -0 -r sha256sum)
 
 # a raidz1 of three gets a fourth device.
 check "a pool is made" "$LARDER" pool create -m "$MNT" tank raidz1 "$DEVICES"/disk0 "$DEVICES"/disk1 "$DEVICES"/disk2
-check "files are written" put 700 a
+check "files are written" put 350 a
 sums
 before=$(avail)
 check "what it comes to is told" \
@@ -36,11 +36,11 @@ check "a device that is there already" \
     fails 1 "belongs to the pool" "$LARDER" pool attach tank raidz1-0 "$DEVICES/disk1"
 check "a group that is not there" fails 1 "neither a group nor a device" "$LARDER" pool attach tank raidz1-7 "$NEW/0"
 check "it is attached" "$LARDER" pool attach tank raidz1-0 "$NEW/0"
-check "there is more room at once" [ "$(avail)" -gt $((before + (200 << 20))) ]
+check "there is more room at once" [ "$(avail)" -gt $((before + (100 << 20))) ]
 check "and more to come" says "growth: files can take"
 check "a dry run tells how much" sh -c "'$LARDER' pool rebalance -n tank | grep -q 'would move'"
 check "all survives" whole "beside it"
-check "a rebalance begins slowly" "$LARDER" pool rebalance --limit 20M tank
+check "a rebalance begins slowly" "$LARDER" pool rebalance --limit 10M tank
 check "one at a time" fails 1 "being rebalanced" "$LARDER" pool rebalance tank
 check "it is told" says "rebalance:"
 kill_daemon
@@ -52,7 +52,7 @@ check "and started again" "$LARDER" pool rebalance -w tank
 check "nothing more is to gain" quiet "growth:"
 whole "after the rebalance"
 new=$(size)
-check "the size is that of four" near "$new" $((3 * 1024 * 1024 * 1024 * 7 / 8)) 6
+check "the size is that of four" near "$new" $((3 * 512 * 1024 * 1024 * 13 / 16)) 6
 
 # a device of another size.
 check "a larger one" "$LARDER" pool attach tank raidz1-0 "$NEW/large"
@@ -75,7 +75,7 @@ check "a dead one leaves too" \
 check "and the group is whole" says "state: ONLINE"
 check "and survives a loss again" says "1 more loss"
 whole "without the dead one"
-check "more is written" put 500 b
+check "more is written" put 250 b
 sums
 check "what does not fit stays" fails 2 "there would be room for" "$LARDER" pool remove tank "$NEW/0"
 
@@ -95,7 +95,7 @@ check "which come back" \
 # a group leaves.
 check "another group is added" "$LARDER" pool add tank raidz2 "$NEW"/2 "$NEW"/3 "$NEW"/4 "$NEW"/5
 check "the first group begins to leave" "$LARDER" pool remove tank raidz2-0
-put 50 c
+put 25 c
 sums
 kill_daemon
 check "the pool is there after a kill" import
