@@ -185,6 +185,7 @@ soak-real: export ROUNDS := 10
 soak-real: export COPY_GIB := 20
 soak-real: export SECONDS_OF_WRITES := 60
 soak-real: export NAMES := 1000000
+soak-real: export WANTED := 10000
 soak-real: export CROWD_MIB := 400
 soak-real: export SEEDS := 5
 soak-real: export PAIRS := 15

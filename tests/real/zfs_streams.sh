@@ -1,7 +1,7 @@
 #!/bin/bash
-# zfs_streams.sh: what zfs-fuse sends is what its mount shows: 10,000 real files and more, and one of everything, whole
+# zfs_streams.sh: what zfs-fuse sends is what its mount shows: WANTED real files and more, and one of everything, whole
 # and by increments, into a tree in memory; and into a pool, where the command has it. SOURCES names other folders,
-# STEPS says how many increments there are.
+# STEPS says how many increments there are. Most of the time goes by while zfs-fuse writes the files.
 . "$(dirname "$0")/bed.sh"
 need root fuse python3 zfs-fuse zpool zfs
 ! pidof zfs-fuse >/dev/null || skip "another zfs-fuse is running, and there can be one alone"
@@ -29,7 +29,7 @@ zpool create -o cachefile=none -O atime=off -m "$ZFS" "$POOL" "$BED/zfs.img" 2>/
 mountpoint -q "$ZFS" || elsewhere "zfs-fuse does not mount"
 
 # Folders until there are files enough.
-WANTED=10000 COUNT=0 TAKEN=()
+WANTED=${WANTED:-3000} COUNT=0 TAKEN=()
 for source in ${SOURCES:-/usr/include /usr/share/doc /usr/lib/python3 /usr/share/perl5 /usr/share/perl /usr/lib/python3* ${CARGO_HOME:-$HOME/.cargo}/registry/src}; do
     [ -d "$source" ] && [ "$COUNT" -lt "$WANTED" ] || continue
     TAKEN+=("$source")
