@@ -107,7 +107,7 @@ layout! {
         slot_size: u32 = 8,
         /// [`GROUP_LEAVING`] or nothing.
         flags: u32 = 12,
-        /// Data columns of the narrowest segments that it may get; 0 when they are all of full width.
+        /// 1 when it has, or had, segments with fewer data columns than its rule says.
         narrowest: u8 = 16,
     }
 }

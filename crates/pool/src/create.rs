@@ -133,7 +133,8 @@ impl PoolSpec {
                 .collect();
             let index = GroupIndex::new(number as u16);
             let space = GroupSpace::new(index, group.rule, slot_size, self.ashift, &slots);
-            space.available(space.free_above(Watermark::Available), 0, record_size.min(slot_size / 4))
+            let free = space.free_above(Watermark::Available).columns;
+            space.available(free, 0, record_size.min(slot_size / 4))
         });
         groups.sum()
     }

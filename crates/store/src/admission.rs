@@ -2,7 +2,6 @@
 
 use crate::core::Core;
 use crate::headroom::Noted;
-use crate::room::Room;
 use crate::space::GroupSpace;
 use crate::store::Store;
 use crate::watermark::Watermark;
@@ -63,12 +62,9 @@ impl Store {
             let waiting = dead.waiting_in(layout);
             // The reserve has what waits first.
             let unused = group.unused(0).columns / layout.k() as u64;
-            let mut free = group.unused(reserve.saturating_sub(waiting.segments));
             let spare = waiting.segments.saturating_sub(reserve);
-            free = Room {
-                segments: free.segments + spare,
-                columns: free.columns + waiting.columns * spare / waiting.segments.max(1),
-            };
+            let free = group.unused(reserve.saturating_sub(waiting.segments)).columns
+                + waiting.columns * spare / waiting.segments.max(1);
             // Space that the reserve lacks is not available, even where a segment is open for it.
             let lacks = reserve.saturating_sub(unused + waiting.segments) * group.per_segment(record);
             let there = core.room_of(group, free, dead.bytes_in(layout), (record, copies));
@@ -109,7 +105,7 @@ impl Store {
         let record = record_size.min(self.max_record());
         let room = |group: &GroupSpace| {
             // Data is accepted below that as well.
-            group.available(group.free_above(Watermark::Available), 0, record)
+            group.available(group.free_above(Watermark::Available).columns, 0, record)
         };
         self.headroom.note(Noted {
             record_size,

@@ -4,7 +4,6 @@
 
 use crate::headroom::Groups;
 use crate::heat::Clock;
-use crate::room::Room;
 use crate::segments::{Readable, SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::watermark::Watermark;
@@ -111,22 +110,23 @@ impl Core {
         rooms.min().unwrap_or(0) * u64::from(copies)
     }
 
-    /// Bytes of incompressible records of `record` bytes, in all of so many places, that a group has room for with what
-    /// is `free`, when the `dead` bytes were won back.
+    /// Bytes of incompressible records of `record` bytes, in all of so many places, that a group has room for with so
+    /// many free `columns`, when the `dead` bytes were won back.
     pub(crate) fn room_of(
         &self,
         group: &GroupSpace,
-        free: Room,
+        columns: u64,
         dead: u64,
         (record, copies): (u32, u8),
     ) -> u64 {
-        group.available(free, dead, record) + self.open_room(group, record, copies)
+        group.available(columns, dead, record) + self.open_room(group, record, copies)
     }
 
     /// Bytes of incompressible records of `record` bytes, in all of so many places, that can be stored before each
     /// group is down to `mark`.
     pub fn storable(&self, record: u32, copies: u8, mark: Watermark) -> u64 {
-        let room = |group: &GroupSpace| self.room_of(group, group.free_above(mark), 0, (record, copies));
+        let room =
+            |group: &GroupSpace| self.room_of(group, group.free_above(mark).columns, 0, (record, copies));
         self.record_groups().map(room).sum()
     }
 
@@ -134,7 +134,7 @@ impl Core {
     pub fn storable_by_copy(&self, record: u32, mark: Watermark) -> [u64; MAX_PLACES] {
         let mut storable = [0; MAX_PLACES];
         for group in self.record_groups() {
-            let free = group.available(group.free_above(mark), 0, record);
+            let free = group.available(group.free_above(mark).columns, 0, record);
             let open = self.open_rooms(group, record);
             storable.iter_mut().zip(open).for_each(|(sum, open)| *sum += free + open);
         }

@@ -94,6 +94,17 @@ impl Core {
         best.map(|(_, id)| id)
     }
 
+    /// A group has another shape from now on: what is open there is closed, for what follows is to be of that, and what
+    /// does not fit it is looked at. With the gate closed.
+    pub fn change_shape(&mut self, group: GroupIndex, change: impl FnOnce(&mut GroupSpace)) {
+        if let Some(space) = self.groups.change(group) {
+            change(space);
+        }
+        self.close_streams(group);
+        self.reshaping = true;
+        self.withhold();
+    }
+
     /// Looks at segments that do not fit the shape of their group, if there may be some: what they take elsewhere,
     /// beyond what they leave, is not available to anybody else.
     pub fn withhold(&mut self) {

@@ -42,6 +42,8 @@ pub struct GroupSpace {
     slots: BTreeMap<DeviceIndex, u32>,
     /// Their devices, in the order of their numbers.
     order: Vec<DeviceIndex>,
+    /// Segments that all of them make: asked for with every stripe.
+    total_segments: u64,
     /// Devices on their way out: their slots are not given to anybody. Whether nothing can be had of one any more.
     retired: BTreeMap<DeviceIndex, bool>,
     /// Slots that are not given to anybody, and whether a segment is still there ([`crate::bad_slots`]).
@@ -61,7 +63,7 @@ impl GroupSpace {
         ashift: u8,
         devices: &[(DeviceIndex, u32)],
     ) -> Self {
-        Self {
+        let space = Self {
             index,
             rule,
             role: GroupRole::Data,
@@ -71,12 +73,32 @@ impl GroupSpace {
             ashift,
             free: devices.iter().map(|&(device, count)| (device, FreeSlots::all(count))).collect(),
             slots: devices.iter().copied().collect(),
-            order: devices.iter().map(|(device, _)| *device).collect(),
+            order: Vec::new(),
+            total_segments: 0,
             retired: BTreeMap::new(),
             bad: BTreeMap::new(),
             held: BTreeSet::new(),
             untrimmed: BTreeMap::new(),
-        }
+        };
+        space.recounted()
+    }
+
+    fn recounted(mut self) -> Self {
+        self.recount();
+        self
+    }
+
+    /// After its devices or its rule have changed.
+    fn recount(&mut self) {
+        self.order = self.slots.keys().copied().collect();
+        self.total_segments = self.total(0).segments;
+    }
+
+    /// It has another rule from now on.
+    pub fn set_rule(&mut self, rule: GroupRule) {
+        self.narrow |= self.rule.layout.k() < rule.layout.k();
+        self.rule = rule;
+        self.recount();
     }
 
     /// The same, of another role.
@@ -91,7 +113,7 @@ impl GroupSpace {
         self.forget_trims(device);
         self.free.insert(device, FreeSlots::all(slots));
         self.slots.insert(device, slots);
-        self.order = self.slots.keys().copied().collect();
+        self.recount();
     }
 
     /// A device that was on its way out stays, with so many slots, of which these are in use.
@@ -109,10 +131,10 @@ impl GroupSpace {
     pub fn retire(&mut self, device: DeviceIndex, gone: bool) {
         self.free.remove(&device);
         self.slots.remove(&device);
-        self.order.retain(|other| *other != device);
         self.bad.retain(|slot, _| slot.device != device);
         self.forget_trims(device);
         self.retired.insert(device, gone);
+        self.recount();
     }
 
     /// Whether a segment survives what the rule says, and stays: it may be narrower.
@@ -347,6 +369,9 @@ impl GroupSpace {
     fn pack(&self, counts: impl Iterator<Item = u64>, above: u64) -> Room {
         let counts: Vec<u64> = counts.collect();
         let all = self.pack_all(&counts, 0);
+        if above == 0 {
+            return all;
+        }
         let lacks = |rest: Room| rest.columns < above * self.rule.layout.k() as u64;
         let mut first = all.segments.saturating_sub(above);
         let mut rest = self.pack_all(&counts, first);
@@ -457,7 +482,7 @@ impl GroupSpace {
 
     /// Segments of the empty group.
     pub fn total_segments(&self) -> u64 {
-        self.total(0).segments
+        self.total_segments
     }
 
     /// Segments that are left alone by who may go down to `mark`.
@@ -544,9 +569,9 @@ impl GroupSpace {
         columns * (self.per_segment(record) / self.rule.layout.k() as u64)
     }
 
-    /// Bytes of incompressible records of `record` bytes that a user can write where there is `room`, and `dead` bytes
-    /// of data columns come back by cleaning.
-    pub fn available(&self, room: Room, dead: u64, record: u32) -> u64 {
+    /// Bytes of incompressible records of `record` bytes that a user can write where so many data columns are free, and
+    /// `dead` bytes of such come back by cleaning.
+    pub fn available(&self, free: u64, dead: u64, record: u32) -> u64 {
         let layout = self.rule.layout;
         let data = self.per_segment(record);
         let columns = layout.columns() as u64;
@@ -555,7 +580,7 @@ impl GroupSpace {
         let metadata = data / u64::from(record) * RECORD_METADATA * layout.quorum() as u64;
         let footprint = u64::from(stripe::footprint_of_record(record));
         let won = u128::from(dead) * u128::from(record) / u128::from(footprint);
-        let data = u128::from(self.per_columns(room.columns, record)) + won;
+        let data = u128::from(self.per_columns(free, record)) + won;
         (data * u128::from(raw) / u128::from(raw + metadata)) as u64
     }
 

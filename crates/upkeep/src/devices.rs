@@ -27,6 +27,7 @@ use larder_pool::open::{Found, holds, is_branch, lacks_slots};
 use larder_store::Refusal;
 use larder_store::Store;
 use larder_store::member::{Member, MemberState};
+use larder_store::space::GroupSpace;
 use larder_store::{Class, Event};
 use larder_store::{PoolError, Result};
 use std::sync::Arc;
@@ -193,12 +194,9 @@ impl Devices {
             }
             pool.rebuilt().forget(known.index);
             if known.leaving {
-                let mut core = pool.store().core.lock();
-                core.reshaping = true;
-                if let Some(space) = core.groups.change(known.group) {
-                    // Its data can be read again: it leaves as one that was never gone.
-                    space.retire(known.index, false);
-                }
+                // Its data can be read again: it leaves as one that was never gone.
+                let retire = |space: &mut GroupSpace| space.retire(known.index, false);
+                pool.store().core.lock().change_shape(known.group, retire);
             }
             let state =
                 if mutated(Mutant::NotResilvered) { MemberState::Online } else { MemberState::Rebuilding };

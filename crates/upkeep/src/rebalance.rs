@@ -26,6 +26,11 @@ const COMMITS_TO_FREE: usize = 3;
 /// Commits in a row that brought no room to move anything to.
 const TRIES: u32 = 8;
 
+/// Seconds from the end of one until another begins by itself.
+const SELDOM: i64 = 6 * 3600;
+/// Part of what is stored that one has to move to begin by itself.
+const PAYS: u64 = 20;
+
 /// State of a rebalance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RebalanceState {
@@ -146,8 +151,8 @@ impl Rebalance {
     }
 
     fn keep(&self, course: Course) -> Result<()> {
-        let before = self.course();
         let _mine = self.noting.lock();
+        let before = self.course();
         self.progress.lock().course = Some(Some(course));
         let noted = self.pool.set_note(NOTE, &course.encode());
         if noted.is_err() {
@@ -165,8 +170,9 @@ impl Rebalance {
         if self.is_active() {
             return Err(PoolError::Busy("the pool is being rebalanced".into()));
         }
-        // So that what is open becomes wide as well.
+        // So that what is open becomes wide as well; and the map knows of all that is there.
         self.pool.close_narrow();
+        self.commit_what_can()?;
         let below = self.store.core.lock().next_segment;
         let now = self.store.world.clock.now();
         self.store.event(Event::new(Class::StateChange).text("a rebalance begins"));
@@ -175,6 +181,25 @@ impl Rebalance {
             (progress.vain, progress.due) = (0, Duration::ZERO);
         }
         self.keep(Course { state: RebalanceState::Active, below, began: now, ended: now, moved: 0, rate })
+    }
+
+    /// Begins if `autorebalance` asks for it, and it moves more than a little; every six hours at most.
+    ///
+    /// # Errors
+    /// As [`Rebalance::start`].
+    pub fn begin_by_itself(&self) -> Result<()> {
+        let is_wanted =
+            || self.pool.pool_properties().get("autorebalance").is_some_and(|value| value == "on");
+        if self.store.is_read_only() || self.is_active() || !is_wanted() {
+            return Ok(());
+        }
+        let now = self.store.world.clock.now().secs;
+        let rests = self.course().is_some_and(|last| (0..SELDOM).contains(&(now - last.ended.secs)));
+        let (used, _) = self.store.raw_space();
+        if rests || self.wanted() < used / PAYS {
+            return Ok(());
+        }
+        self.start(0)
     }
 
     /// Ends it where it is.

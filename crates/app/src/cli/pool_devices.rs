@@ -314,14 +314,11 @@ fn wait(wanted: bool, name: String, session: &Session) -> Result<u8> {
         resilver.is_some_and(|scan| scan.errors > 0)
     };
     // It may rest, since nothing came of its tries.
-    for pool in pools.iter().filter(|pool| pool.reshaping > 0) {
-        let why = pool.reshaping_stuck.as_deref().unwrap_or("it goes on");
-        out::complain(&format!("{} still has to move: {why}", format_size(pool.reshaping)));
-    }
-    let moves = pools.iter().any(|pool| pool.reshaping > 0);
+    let stuck: Vec<_> = pools.iter().filter_map(|pool| pool.reshaping_stuck.as_deref()).collect();
+    stuck.iter().for_each(|why| out::complain(why));
     let lossy: Vec<_> = pools.iter().filter(lossy).collect();
     for pool in &lossy {
         [&pool.status, &pool.action].into_iter().flatten().for_each(|text| out::complain(text));
     }
-    Ok(u8::from(moves || !lossy.is_empty()))
+    Ok(u8::from(!stuck.is_empty() || !lossy.is_empty()))
 }

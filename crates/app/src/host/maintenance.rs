@@ -72,8 +72,6 @@ const WAIT: Duration = Duration::from_millis(50);
 
 /// Time without a request after which duplicates are looked for in datasets with `dedup=later`.
 const QUIET: Duration = Duration::from_secs(60);
-/// Part of what is stored that a rebalance has to move to begin by itself.
-const REBALANCED: u64 = 20;
 
 /// Seconds from the end of one pass until they are looked for again: disks may rest.
 const SELDOM: i64 = 6 * 3600;
@@ -249,7 +247,7 @@ impl<'a> Maintenance<'a> {
         if let Err(error) = self.look_for_duplicates(is_quiet) {
             complain(self.pool, &error);
         }
-        if let Err(error) = self.rebalance(is_quiet) {
+        if is_quiet && let Err(error) = self.upkeep.rebalance.begin_by_itself() {
             complain(self.pool, &error);
         }
         if scrub_is_due(self.upkeep) {
@@ -270,23 +268,6 @@ impl<'a> Maintenance<'a> {
             self.quiet = Some((uses, now));
         }
         is_quiet
-    }
-
-    /// Begins a rebalance in quiet times, where that is wanted and moves more than a little.
-    fn rebalance(&self, is_quiet: bool) -> Result<()> {
-        let (pool, of) = (self.pool, &self.upkeep.rebalance);
-        let is_wanted = || pool.pool_properties().get("autorebalance").is_some_and(|value| value == "on");
-        if !is_quiet || pool.store().is_read_only() || of.is_active() || !is_wanted() {
-            return Ok(());
-        }
-        let wall = pool.store().clock().now().secs;
-        let last = of.progress().and_then(|last| last.ended);
-        let is_recent = last.is_some_and(|last| !collection::has_passed(SELDOM, last.secs, wall));
-        let (used, _) = pool.store().raw_space();
-        if is_recent || of.wanted() < used / REBALANCED {
-            return Ok(());
-        }
-        of.start(0)
     }
 
     /// Begins to look for duplicates in datasets that want that in quiet times, and changed since it was done last.
@@ -687,12 +668,8 @@ fn running(kind: ScanKind, started: i64, total: u64, examined: u64, rate: Option
 mod tests {
     use super::super::world;
     use super::*;
-    use larder_format::checksum::ChecksumKind;
-    use larder_format::items::{EXTENT, Extent};
-    use larder_format::node::Key;
-    use larder_pool::codec::Codec;
     use larder_pool::create::rule_for;
-    use larder_pool::{Dedup, GroupSpec, ImportOptions, NewRecord, PoolSpec, ROOT_DATASET};
+    use larder_pool::{GroupSpec, ImportOptions, PoolSpec};
     use std::path::Path;
     use std::sync::Arc;
 
@@ -774,70 +751,6 @@ mod tests {
         fs::rename(path("b"), path("originals/b")).unwrap();
         maintenance.look_around();
         assert_eq!(state(&pool), MemberState::Rebuilding);
-    }
-
-    /// Stores records that no codec shrinks.
-    fn store(pool: &Pool, count: u64) {
-        let dataset = pool.dataset(ROOT_DATASET).unwrap();
-        let op = pool.enter().unwrap();
-        let record = |inode| NewRecord {
-            dataset: dataset.id(),
-            inode,
-            offset: 0,
-            plain: vec![7; 128 << 10].into(),
-            codec: Codec::Off,
-            encoded: None,
-            checksum: ChecksumKind::Fast,
-            dedup: Dedup::Off,
-            copies: 1,
-            replaces: None,
-        };
-        let ptrs = pool.store_records(&op, (0..count).map(record).collect()).unwrap();
-        let stored = dataset.update(&op, |tree| {
-            for (inode, ptr) in (0..).zip(ptrs) {
-                let len = 128 << 10;
-                let extent = Extent { ptr, len, block_offset: 0, logical: len, placed: 0, copies: 1 };
-                tree.insert(Key::new(inode, EXTENT, 0), &extent.encode())?;
-                tree.link_block(&extent);
-            }
-            Ok::<_, larder_pool::PoolError>(())
-        });
-        stored.unwrap();
-        drop(op);
-        pool.commit().unwrap();
-    }
-
-    #[test]
-    fn a_rebalance_begins_by_itself_in_quiet_times_where_that_is_wanted_and_pays() {
-        let dir = tempfile::tempdir().unwrap();
-        let make = |name: &str| {
-            let path = dir.path().join(name);
-            fs::File::create(&path).unwrap().set_len(64 << 20).unwrap();
-            devices::open(path.to_str().unwrap(), OpenMode::Exclusive).unwrap()
-        };
-        let devices = vec![make("a"), make("b"), make("c")];
-        let groups = vec![GroupSpec::data(rule_for("raidz1", 3).unwrap(), devices)];
-        let spec = PoolSpec { name: "tank".into(), groups, ashift: 12 };
-        let pool = Pool::create(world::system().unwrap(), spec).unwrap();
-        store(&pool, 200);
-        let (upkeep, pace) = (Upkeep::new(&pool), Pace::default());
-        let scope = Scope::of(&[], &devices::Remembered::default());
-        let maintenance = Maintenance::new(&upkeep, &pace, &scope);
-        let begins = |is_quiet| {
-            maintenance.rebalance(is_quiet).unwrap();
-            upkeep.rebalance.is_active()
-        };
-        pool.set_pool_property("autorebalance", "on").unwrap();
-        assert!(!begins(true), "nothing would move");
-        upkeep.reshape.attach(DeviceIndex::new(0), vec![make("d")]).unwrap();
-        assert!(!begins(false), "somebody uses it");
-        pool.set_pool_property("autorebalance", "off").unwrap();
-        assert!(!begins(true), "nobody wants it");
-        pool.set_pool_property("autorebalance", "on").unwrap();
-        assert!(begins(true));
-        while upkeep.rebalance.step(1 << 20).unwrap().is_some() {}
-        assert!(!begins(true), "it was done just now");
-        pool.commit_export().unwrap();
     }
 
     #[test]

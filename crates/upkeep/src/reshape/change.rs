@@ -153,14 +153,10 @@ impl Reshape {
             let of = all.filter(|slot| slot.device == staying.index);
             let used: Vec<_> = of.map(|slot| slot.index()).collect();
             staying.set_leaving(false);
-            if let Some(space) = core.groups.change(group) {
+            core.change_shape(group, |space| {
                 space.keep(staying.index, staying.slot_count, used.into_iter());
-                space.narrow |= space.rule.layout.k() < rule.layout.k();
-                space.rule = rule;
-            }
-            core.close_streams(group);
-            core.reshaping = true;
-            core.withhold();
+                space.set_rule(rule);
+            });
             drop(core);
             pool.store().retire_known_slots();
         })?;
@@ -185,17 +181,7 @@ impl Reshape {
             }
             return removed;
         }
-        if space.leaving {
-            return Err(Refusal::GroupLeaves.into());
-        }
-        let others = {
-            let core = self.store.core.lock();
-            core.record_groups().filter(|other| other.index != group).count()
-        };
-        if others == 0 {
-            return Err(Refusal::LastGroup(space.rule.name()).into());
-        }
-        self.store.check_room(group, None)?;
+        self.check_removal(group)?;
         self.set_leaving(group, true)?;
         if !self.space_of(group)?.leaving {
             // More was accepted meanwhile.
@@ -207,6 +193,22 @@ impl Reshape {
             self.store.event(event.text("on its way out with its group"));
         }
         Ok(())
+    }
+
+    /// Refuses to remove a group that holds more than the log, as [`Reshape::remove_group`] does.
+    ///
+    /// # Errors
+    /// When files can lie on no other, or what is stored does not fit on the rest.
+    pub fn check_removal(&self, group: GroupIndex) -> Result<()> {
+        let space = self.space_of(group)?;
+        if space.leaving {
+            return Err(Refusal::GroupLeaves.into());
+        }
+        let is_last = self.store.core.lock().record_groups().all(|other| other.index == group);
+        if is_last {
+            return Err(Refusal::LastGroup(format!("{}-{group}", space.rule.name())).into());
+        }
+        self.store.check_room(group, None)
     }
 
     /// A group that is on its way out stays.
@@ -261,7 +263,7 @@ impl Reshape {
             }
             after.join(DeviceIndex::new(index), slots);
         }
-        after.rule = rule;
+        after.set_rule(rule);
         // A mirror has as much room as before, and who only gets columns has more.
         let (old, new) = (before.rule.layout, rule.layout);
         let grows = (old.r(), old.m()) == (new.r(), new.m()) && old.k() <= new.k();
@@ -313,25 +315,21 @@ impl Reshape {
         self.pool.change_members(move |pool, commit| {
             // The rule and the members of a group change together, for others look at them with the core locked.
             let mut core = pool.store().core.lock();
-            for (device, label) in joining {
-                let place = (label.index, label.slot_count);
-                let member = Member::labelled(device, label, MemberState::Online, None, &clock);
-                member.joined_after(commit);
-                member.completed(commit, core.incarnation);
-                pool.store().members.put(Arc::new(member));
-                core.groups.change(group).into_iter().for_each(|space| space.join(place.0, place.1));
-            }
-            if let Some(space) = core.groups.change(group) {
+            let incarnation = core.incarnation;
+            core.change_shape(group, |space| {
+                for (device, label) in joining {
+                    space.join(label.index, label.slot_count);
+                    let member = Member::labelled(device, label, MemberState::Online, None, &clock);
+                    member.joined_after(commit);
+                    member.completed(commit, incarnation);
+                    pool.store().members.put(Arc::new(member));
+                }
                 for (member, gone) in leaving {
                     member.set_leaving(true);
                     space.retire(member.index, gone);
                 }
-                space.narrow |= space.rule.layout.k() < rule.layout.k();
-                space.rule = rule;
-            }
-            core.close_streams(group);
-            core.reshaping = true;
-            core.withhold();
+                space.set_rule(rule);
+            });
         })?;
         self.relabel_group(group, rule);
         Ok(indexes)
@@ -392,11 +390,7 @@ impl Reshape {
             if leaving && pool.store().is_vital(group) && pool.store().check_room(group, None).is_err() {
                 return;
             }
-            let mut core = pool.store().core.lock();
-            core.groups.change(group).into_iter().for_each(|space| space.leaving = leaving);
-            core.close_streams(group);
-            core.reshaping = true;
-            core.withhold();
+            pool.store().core.lock().change_shape(group, |space| space.leaving = leaving);
         })
     }
 

@@ -6,9 +6,10 @@ use larder_format::{ByteLen, DeviceIndex, GroupIndex};
 use larder_pool::create::rule_for;
 use larder_pool::open::{Scan, scan};
 use larder_pool::{GroupSpec, PoolError, ROOT_DATASET, Refusal};
-use larder_sim::{SimWorld, Survival};
+use larder_sim::{SimClock, SimWorld, Survival};
 use larder_upkeep::RebalanceState;
 use std::sync::Arc;
+use std::time::Duration;
 
 const RECORD: u32 = 128 << 10;
 /// Of a device; larger ones have as large slots, and more of them.
@@ -424,6 +425,30 @@ fn a_rebalance_keeps_to_its_rate_is_stopped_and_goes_on_after_an_export() {
     go_on(&pool);
     assert_whole(&pool, "wide");
     verify(&pool, &model);
+}
+
+#[test]
+fn a_rebalance_begins_by_itself_where_that_is_wanted_and_pays() {
+    let (sim, clock) = (SimWorld::new(&[SIZE; 3]), Arc::new(SimClock::new()));
+    let pool = create_by(&clock, sim.devices(), "raidz1");
+    let mut model = Model::new();
+    fill(&pool, &mut model, 16, 50);
+    let begins = || {
+        pool.upkeep.rebalance.begin_by_itself().unwrap();
+        pool.upkeep.rebalance.is_active()
+    };
+    pool.set_pool_property("autorebalance", "on").unwrap();
+    assert!(!begins(), "nothing would move");
+    pool.upkeep.reshape.attach(device(0), new_devices(&sim, 1)).unwrap();
+    pool.set_pool_property("autorebalance", "off").unwrap();
+    assert!(!begins(), "nobody wants it");
+    pool.set_pool_property("autorebalance", "on").unwrap();
+    assert!(begins());
+    go_on(&pool);
+    pool.upkeep.reshape.attach(device(0), new_devices(&sim, 1)).unwrap();
+    assert!(!begins(), "there was one just now");
+    clock.advance(Duration::from_secs(7 * 3600));
+    assert!(begins());
 }
 
 #[test]

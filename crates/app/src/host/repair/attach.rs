@@ -7,12 +7,14 @@ use super::plan::{Column, RECORD};
 use super::{NOTHING_CHANGED, refused};
 use crate::api::pool::Word;
 use crate::api::{ApiError, ErrorKind, Result};
-use larder_format::DeviceIndex;
+use larder_device::Device;
 use larder_format::label::GroupRule;
+use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::GroupUse;
 use larder_pool::Pool;
 use larder_pool::property::format_size;
 use larder_upkeep::rule_of;
+use std::sync::Arc;
 
 /// The group that goes by this name, as `status` shows it, or by that of a device in it.
 ///
@@ -75,7 +77,7 @@ impl<'a> Draft<'a> {
         group: &GroupUse,
         rule: GroupRule,
         new: &[String],
-    ) -> Result<Vec<std::sync::Arc<dyn larder_device::Device>>> {
+    ) -> Result<Vec<Arc<dyn Device>>> {
         let devices = new.iter().map(|path| self.new_device(path)).collect::<Result<Vec<_>>>()?;
         let sizes: Vec<_> = new.iter().cloned().zip(devices.iter().map(|device| device.size())).collect();
         self.reckon(group, rule, &sizes, &[])?;
@@ -93,7 +95,7 @@ impl<'a> Draft<'a> {
         &mut self,
         group: &GroupUse,
         rule: GroupRule,
-        new: &[(String, larder_format::ByteLen)],
+        new: &[(String, ByteLen)],
         leaving: &[DeviceIndex],
     ) -> Result<()> {
         let store = self.pool.store();
@@ -101,7 +103,7 @@ impl<'a> Draft<'a> {
         self.after.usable = store.size_with(RECORD, group.index, Some(&after));
         let (all, at_once) =
             (self.after.usable.saturating_sub(self.before.usable), store.gain_at_once(RECORD, &after));
-        if all > 0 && leaving.is_empty() && rule.layout.r() * rule.layout.k() > rule.layout.r() {
+        if all > 0 && leaving.is_empty() && rule.layout.k() > 1 {
             let (now, later) = (format_size(at_once.min(all)), format_size(all.saturating_sub(at_once)));
             self.notes.push(match at_once < all {
                 true => format!("files can take {now} more at once, and {later} more after a rebalance"),

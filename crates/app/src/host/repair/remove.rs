@@ -11,6 +11,7 @@ use larder_format::root::GroupRole;
 use larder_format::{DeviceIndex, GroupIndex};
 use larder_pool::GroupUse;
 use larder_pool::Pool;
+use larder_pool::member::Member;
 use larder_pool::roles::is_vital;
 use larder_upkeep::rule_of;
 
@@ -72,15 +73,7 @@ impl<'a> Draft<'a> {
     /// All that is stored on a group goes elsewhere.
     fn without_group(&mut self, group: &GroupUse) -> Result<()> {
         let (store, name) = (self.pool.store(), group_name(group.index, &group.rule));
-        let others = |of: &GroupUse| of.role == GroupRole::Data && of.index != group.index && !of.leaving;
-        if !store.groups().iter().any(others) {
-            return Err(ApiError::usage(format!("{name} is the only group that files can lie on"))
-                .safe(NOTHING_CHANGED)
-                .hint(
-                    "larder pool add POOL WORD DEVICE... adds another; or larder pool replace, one by one",
-                ));
-        }
-        store.check_room(group.index, None).map_err(refused)?;
+        self.upkeep.reshape.check_removal(group.index).map_err(refused)?;
         self.after.usable = store.size_with(RECORD, group.index, None);
         self.notes.push(format!(
             "{name} leaves when all that is there is elsewhere: larder pool wait -t remove {} waits for that, \
@@ -92,12 +85,7 @@ impl<'a> Draft<'a> {
     }
 
     /// A group with parity goes on without one of its devices.
-    fn without_device(
-        &mut self,
-        text: &str,
-        group: &GroupUse,
-        member: &larder_pool::member::Member,
-    ) -> Result<()> {
+    fn without_device(&mut self, text: &str, group: &GroupUse, member: &Member) -> Result<()> {
         let (layout, name) = (group.rule.layout, group_name(group.index, &group.rule));
         if layout.r() > 1 || layout.m() == 0 {
             let message =
