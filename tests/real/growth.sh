@@ -107,5 +107,26 @@ check "exported" "$LARDER" pool export tank
 check "its devices alone are enough" sh -c "'$LARDER' pool import -d '$NEW' tank"
 mounted
 whole "from them alone"
+
+# devices that grow.
+check "nothing has grown" quiet "online -e"
+truncate -s 640M "$NEW"/2 "$NEW"/3 "$NEW"/4 "$NEW"/5
+check "it is told that they have" within 90 says "growth: files can take .* online -e tank"
+check "EXPANDSZ" [ "$("$LARDER" pool get -Hp -o value expandsize tank)" -gt $((480 << 20)) ]
+before=$(size)
+check "one is used whole" sh -c "'$LARDER' pool online -e tank '$NEW/2' 2>&1 | grep -q 'when other devices'"
+check "once" sh -c "'$LARDER' pool online -e tank '$NEW/2' 2>&1 | grep -q 'no larger'"
+check "files cannot take more for one" [ "$(size)" = "$before" ]
+check "the others by themselves" "$LARDER" pool set autoexpand=on tank
+larger() { [ "$(size)" -gt $((before + (200 << 20))) ]; }
+check "and files can take more" within 90 larger
+check "and nothing more is told" quiet "online -e"
+check "they are filled" put 400 d
+sums
+kill_daemon
+check "the pool is there after a kill, on larger devices" sh -c "'$LARDER' pool import -d '$NEW' tank"
+mounted
+check "as large" larger
+whole "on devices that have grown"
 check "an unmount" "$LARDER" pool export tank
 finish

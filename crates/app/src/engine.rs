@@ -11,7 +11,8 @@ use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::name::pool_of;
 use crate::api::pass::{PassList, ShowPasses, StartPass, StopPass};
 use crate::api::repair::{
-    Clear, Offline, Online, Rebalance, Rebalanced, Reshape, Reshaped, Resilver, Scrub, Told, Trim,
+    Clear, Offline, Online, Parted, Rebalance, Rebalanced, Reguid, Reshape, Reshaped, Resilver, Scrub, Split,
+    Told, Trim,
 };
 use crate::api::snapshots::{
     Bookmark, DestroyBookmark, DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release,
@@ -67,6 +68,10 @@ pub trait Engine: Send + Sync {
     fn pool_trim(&self, request: Trim) -> Result<Done>;
     /// Starts or stops a rebalance, or tells what one would do.
     fn pool_rebalance(&self, request: Rebalance) -> Result<Rebalanced>;
+    /// Makes a pool of its own of half of the mirrors. With `dry_run` only looks and tells.
+    fn pool_split(&self, request: Split) -> Result<Parted>;
+    /// Gives a pool another GUID.
+    fn pool_reguid(&self, request: Reguid) -> Result<Done>;
     /// Starts resilvers from the beginning.
     fn pool_resilver(&self, request: Resilver) -> Result<Done>;
     /// Events of pools.
@@ -278,6 +283,8 @@ verbs! {
     Scrub, pool_scrub, "/v1/pool/scrub" changes(names) => Done;
     Trim, pool_trim, "/v1/pool/trim" changes(name) => Done;
     Rebalance, pool_rebalance, "/v1/pool/rebalance" changes(name unless dry_run) => Rebalanced;
+    Split, pool_split, "/v1/pool/split" changes(name unless dry_run) => Parted;
+    Reguid, pool_reguid, "/v1/pool/reguid" changes(name) => Done;
     Resilver, pool_resilver, "/v1/pool/resilver" changes(names) => Done;
     RebuildIndex, pool_rebuild_index, "/v1/pool/rebuild-index" changes(names) => Done;
     fs::Create, fs_create, "/v1/fs/create" changes(name unless dry_run) => fs::Created, checked;

@@ -8,7 +8,8 @@ use crate::api::figures::{Cache, Caches, Iostat, PoolCache, Waits};
 use crate::api::pass::{PassList, ShowPasses, StartPass, StopPass};
 use crate::api::pool::{PoolStatus, State, Vdev};
 use crate::api::repair::{
-    Clear, Offline, Online, Rebalance, Rebalanced, Reshape, Reshaped, Resilver, Scrub, Told, Trim,
+    Clear, Offline, Online, Parted, Rebalance, Rebalanced, Reguid, Reshape, Reshaped, Resilver, Scrub, Split,
+    Told, Trim,
 };
 use crate::api::snapshots::{
     Bookmark, DestroyBookmark, DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release,
@@ -122,6 +123,8 @@ impl Engine for MemoryEngine {
             reshaping_stuck: None,
             rebalance: None,
             to_gain: 0,
+            to_expand: Vec::new(),
+            expand_gain: 0,
             pass: None,
             survives: 1,
             damaged: vec![],
@@ -230,6 +233,13 @@ impl Engine for MemoryEngine {
     }
     fn keep_command(&self, changed: &str, command: &Command) {
         self.commands.lock().push((changed.to_owned(), command.clone()));
+    }
+    fn pool_split(&self, request: Split) -> Result<Parted> {
+        self.known(&request.name)?;
+        Ok(Parted { devices: request.devices, survives: 0 })
+    }
+    fn pool_reguid(&self, request: Reguid) -> Result<Done> {
+        self.known(&request.name).map(|_| Done {})
     }
     fn pool_rebuild_index(&self, request: RebuildIndex) -> Result<Done> {
         self.asked(&request.names).map(|_| Done {})

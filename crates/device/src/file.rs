@@ -22,20 +22,20 @@
 //! **A hung device** keeps its threads in the kernel; nothing can take them back. [`Device::abandon`]
 //! lets go of them.
 
-use crate::open_file::OpenFile;
+use crate::open_file::{OpenFile, size_of};
 use crate::ring;
 use crate::{ALIGN, AlignedBuf, Completion, Device, DeviceError, Outcome, Pending, Request};
 use larder_format::ByteLen;
 use larder_format::label::MIN_DEVICE;
 use larder_sync::{Condvar, Mutex};
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
@@ -164,7 +164,11 @@ impl Device for FileDevice {
     }
 
     fn size(&self) -> ByteLen {
-        self.shared.file.size
+        self.shared.file.size()
+    }
+
+    fn grow(&self) -> ByteLen {
+        self.shared.file.grow()
     }
 
     fn submit(&self, request: Request) -> Pending<Outcome> {
@@ -259,7 +263,7 @@ impl FileDevice {
                 offset.is_multiple_of(align) && len.is_multiple_of(align),
                 "unaligned: {len} bytes at {offset}"
             );
-            if offset.checked_add(len).is_none_or(|end| end > self.shared.file.size.get()) {
+            if offset.checked_add(len).is_none_or(|end| end > self.shared.file.size().get()) {
                 return Err(DeviceError::Range);
             }
         }
@@ -350,19 +354,16 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileState, OpenError> {
     }
 
     let stat = rustix::fs::fstat(&fd).map_err(fail)?;
-    let (size, sector_size) = if kind(&stat)? == FileType::BlockDevice {
-        let size = rustix::fs::seek(&fd, SeekFrom::End(0)).map_err(fail)?;
-        (size, rustix::fs::ioctl_blksszget(&fd).map_err(fail)?)
-    } else {
-        (u64::try_from(stat.st_size).expect("a size"), ALIGN as u32)
-    };
+    let block = kind(&stat)? == FileType::BlockDevice;
+    let size = size_of(&fd, block).map_err(fail)?;
+    let sector_size = if block { rustix::fs::ioctl_blksszget(&fd).map_err(fail)? } else { ALIGN as u32 };
     if size < MIN_DEVICE {
         return Err(OpenError::TooSmall { path: path.to_owned(), size, min: MIN_DEVICE });
     }
     let file = OpenFile {
         fd: Mutex::new(Some(Arc::new(fd))),
         path: path.to_owned(),
-        size: ByteLen::new(size - size % ALIGN as u64),
+        size: AtomicU64::new(size),
         sector_size,
         direct,
         block,

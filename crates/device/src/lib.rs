@@ -105,8 +105,12 @@ impl DeviceError {
 pub trait Device: Send + Sync {
     /// Its path, or its name in a simulation. For messages only.
     fn name(&self) -> String;
-    /// Its size in bytes.
+    /// Its size in bytes, when it was opened or at the last [`Device::grow`].
     fn size(&self) -> ByteLen;
+    /// Its size in bytes now: what it has grown by since can be read and written from here on. It never shrinks.
+    fn grow(&self) -> ByteLen {
+        self.size()
+    }
     /// Starts a request. Requests in flight at the same time may complete in any order.
     fn submit(&self, request: Request) -> Pending<Outcome>;
     /// Performs a request and waits for it, at most `limit`; gives it back when it is still in flight. The same

@@ -5,17 +5,27 @@ use larder_format::ByteLen;
 use larder_sync::Mutex;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Bytes of an open file or block device, in whole units of [`ALIGN`].
+pub(crate) fn size_of(fd: impl AsFd, block: bool) -> Result<u64, Errno> {
+    let size = match block {
+        true => rustix::fs::seek(fd, SeekFrom::End(0))?,
+        false => u64::try_from(rustix::fs::fstat(fd)?.st_size).expect("a size"),
+    };
+    Ok(size - size % ALIGN as u64)
+}
 
 /// See the module's text.
 pub(crate) struct OpenFile {
     /// None when the device was abandoned. Whoever performs a request holds it until that is done.
     pub(crate) fd: Mutex<Option<Arc<OwnedFd>>>,
     pub(crate) path: PathBuf,
-    pub(crate) size: ByteLen,
+    /// Its size in bytes when it was last looked at.
+    pub(crate) size: AtomicU64,
     pub(crate) sector_size: u32,
     pub(crate) direct: bool,
     /// Whether it is a block device.
@@ -29,6 +39,18 @@ pub(crate) struct OpenFile {
 }
 
 impl OpenFile {
+    pub(crate) fn size(&self) -> ByteLen {
+        ByteLen::new(self.size.load(Ordering::Relaxed))
+    }
+
+    /// Looks at its size, which counts if it is larger than it was.
+    pub(crate) fn grow(&self) -> ByteLen {
+        if let Some(size) = self.fd().ok().and_then(|fd| size_of(&fd, self.block).ok()) {
+            self.size.fetch_max(size, Ordering::Relaxed);
+        }
+        self.size()
+    }
+
     pub(crate) fn read(&self, offset: u64, len: usize) -> Outcome {
         let fd = self.fd()?;
         let mut bytes = AlignedBuf::stale(len);

@@ -147,9 +147,12 @@ impl Features {
     /// Incompatible: a block may be an alias of another, which whoever frees that one must know.
     pub const ALIASES: u64 = 8;
 
+    /// Incompatible: the pool is known by another GUID than its blocks name ([`crate::root::Identity`]).
+    pub const IDENTITY: u64 = 32;
+
     /// Incompatible features that this build does not know.
     pub fn unknown(self) -> u64 {
-        self.incompatible & !(Self::COPIES | Self::FRAMES | Self::PLACED | Self::ALIASES)
+        self.incompatible & !(Self::COPIES | Self::FRAMES | Self::PLACED | Self::ALIASES | Self::IDENTITY)
     }
 
     /// Refuses what this build may not even read.

@@ -87,6 +87,10 @@ layout! {
         next_group: u16 = 186,
         /// From this commit on ids tell of datasets what they had before; 0 if a build wrote it that does not care.
         traced: CommitId = 192,
+        /// The GUID that the pool is known by; 0: `pool`.
+        known_as: PoolGuid = 200,
+        /// The one before; 0 as well then.
+        former: PoolGuid = 208,
         /// XXH3-64 of the whole record with this field as zero.
         sum: u64 = 248,
     }
@@ -405,11 +409,35 @@ layout! {
     }
 }
 
+/// The GUID that people and imports know a pool by: the one that its labels, sums and blocks name, until it got another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// The GUID now.
+    pub guid: PoolGuid,
+    /// The one before: a device that missed the change still goes by it.
+    pub former: PoolGuid,
+}
+
+impl Identity {
+    /// That of a pool as it was made.
+    pub fn of(pool: PoolGuid) -> Self {
+        Self { guid: pool, former: pool }
+    }
+
+    /// That of the same pool known by another GUID.
+    #[must_use]
+    pub fn changed(self, guid: PoolGuid) -> Self {
+        Self { guid, former: self.guid }
+    }
+}
+
 /// A root record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Root {
-    /// The pool.
+    /// The pool, as labels, sums and blocks name it.
     pub pool: PoolGuid,
+    /// As people and imports know it.
+    pub identity: Identity,
     /// The commit that this root completes.
     pub commit: CommitId,
     /// The import under which it was written.
@@ -498,6 +526,8 @@ impl Root {
         if out.len() > RING_SLOT {
             return None;
         }
+        let is_as_made = self.identity == Identity::of(self.pool);
+        let told = |guid| if is_as_made { PoolGuid::new(0) } else { guid };
         let mut head = RootHead {
             magic: ROOT_MAGIC,
             version: FORMAT_VERSION,
@@ -521,6 +551,8 @@ impl Root {
             next_device: self.next_device,
             next_group: self.next_group,
             traced: self.traced,
+            known_as: told(self.identity.guid),
+            former: told(self.identity.former),
             tables: self.tables,
             groups: self.groups.len() as u16,
             devices: self.devices.len() as u16,
@@ -532,6 +564,12 @@ impl Root {
         head.sum = checksum::fast64(sums, &out);
         head.put(&mut out);
         Some(out)
+    }
+
+    /// Whether a device that is not there is only a number in what was written before: it was a copy of a mirror, and left.
+    pub fn is_bygone(&self, device: &RootDevice) -> bool {
+        let group = self.groups.iter().find(|group| group.index == device.group);
+        device.leaving && group.is_some_and(|group| group.rule.layout.columns() == group.rule.layout.r())
     }
 
     /// Verifies the root record of the pool with these `sums` at the start of `bytes`.
@@ -547,6 +585,11 @@ impl Root {
         ensure(head.version == FORMAT_VERSION, WHAT, Reason::Version)?;
         ensure(head.pool == sums.pool(), WHAT, Reason::Identity)?;
         head.features.check(WHAT)?;
+        let is_as_made = head.features.incompatible & Features::IDENTITY == 0;
+        let told = [head.known_as, head.former].map(|guid| guid.get() != 0);
+        ensure(told == [!is_as_made; 2], WHAT, Reason::Identity)?;
+        let changed = Identity { guid: head.known_as, former: head.former };
+        let identity = if is_as_made { Identity::of(head.pool) } else { changed };
         ensure(usize::from(head.history) <= MAX_HISTORY, WHAT, Reason::Range)?;
         ensure(head.oldest <= head.commit && head.exported <= 2 && head.log_open <= 1, WHAT, Reason::Range)?;
         let ids = [head.commit.get(), head.traced.get(), head.block_lease.get(), head.segment_lease.get()];
@@ -602,6 +645,7 @@ impl Root {
         ensure(rest.is_empty(), WHAT, Reason::Range)?;
         Ok(Self {
             pool: head.pool,
+            identity,
             commit: head.commit,
             incarnation: head.incarnation,
             time: head.time,

@@ -10,7 +10,8 @@ use larder_format::node::{Inner, Key, Node};
 use larder_format::ops::{Link, LogOp};
 use larder_format::property::{PropertyRecord, PropertySource};
 use larder_format::root::{
-    DeviceKind, DeviceState, GroupRole, Root, RootDevice, RootGroup, RootGroupEntry, RootHead, RootImport,
+    DeviceKind, DeviceState, GroupRole, Identity, Root, RootDevice, RootGroup, RootGroupEntry, RootHead,
+    RootImport,
 };
 use larder_format::run::{Footprint, PageRef, RunDescriptor, RunId, decode_index_page, encode_index_page};
 use larder_format::segment::{
@@ -103,6 +104,7 @@ fn root() -> Root {
         next_device: 2,
         next_group: 1,
         traced: CommitId::new(1),
+        identity: Identity::of(POOL),
         tables: ptr(300),
         groups: vec![RootGroup {
             index: GroupIndex::new(0),

@@ -341,6 +341,7 @@ fn coded_constants() -> BTreeMap<String, u128> {
     ];
     let mut found: BTreeMap<_, _> = list.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     found.insert("label::COPIES".into(), label::Features::COPIES.into());
+    found.insert("label::IDENTITY".into(), label::Features::IDENTITY.into());
     found.insert("label::FRAMES".into(), label::Features::FRAMES.into());
     found.insert("label::PLACED".into(), label::Features::PLACED.into());
     found.insert("label::ALIASES".into(), label::Features::ALIASES.into());

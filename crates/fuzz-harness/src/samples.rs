@@ -15,7 +15,7 @@ use larder_format::node::{Inner, Key, Leaf, Node};
 use larder_format::ops::{Create, Link, LogOp, Rename, Resize, SetAttr, SetXattr, Unlink, Write, Zero};
 use larder_format::property::{PropertyRecord, PropertySource};
 use larder_format::root::{
-    DeviceKind, DeviceState, GroupRole, NO_GROUP, Root, RootDevice, RootGroup, RootImport,
+    DeviceKind, DeviceState, GroupRole, Identity, NO_GROUP, Root, RootDevice, RootGroup, RootImport,
 };
 use larder_format::run::{
     Delta, Footprint, Marks, PageBuilder, PageRef, Places, RunDescriptor, RunId, Target, encode_index_page,
@@ -144,6 +144,7 @@ pub fn roots() -> Vec<Vec<u8>> {
         next_device: 92,
         next_group: 1,
         traced: CommitId::new(1),
+        identity: Identity::of(POOL),
         tables: ptr(4),
         groups: vec![RootGroup {
             index: GroupIndex::new(0),

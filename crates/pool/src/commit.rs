@@ -410,6 +410,7 @@ impl Pool {
             tables,
             features: core.features,
             traced: core.traced,
+            identity: core.identity,
             next_device: 0,
             next_group: 0,
             groups: Vec::new(),
@@ -420,7 +421,7 @@ impl Pool {
         Ok(Sealed { root, applied, rebuilt })
     }
 
-    /// Puts the groups into a root.
+    /// Puts the groups into a root, and what the pool is known by: as they are from this boundary on.
     fn tell_groups(&self, root: &mut Root) {
         let core = self.shared.store.core.lock();
         let told = |group: &GroupSpace| RootGroup {
@@ -434,6 +435,7 @@ impl Pool {
         };
         root.groups = core.groups.values().map(told).collect();
         root.next_group = core.groups.next();
+        (root.identity, root.features) = (core.identity, core.features);
     }
 
     /// Dirty nodes of datasets become blocks, snapshots are taken of them, and blocks that were dropped die.

@@ -13,7 +13,7 @@ use larder_format::label::{
     Features, GroupRule, LABEL_AREA, Label, LayoutKind, MAX_ASHIFT, MAX_NAME, MIN_ASHIFT, MIN_DEVICE,
     label_areas,
 };
-use larder_format::root::{GroupRole, RootImport};
+use larder_format::root::{GroupRole, Identity, RootImport};
 use larder_format::segment::{DESCRIPTOR_LEN, Layout, MAX_SLOT, MIN_SLOT};
 use larder_format::tables::{DatasetRecord, Table};
 use larder_format::{
@@ -335,6 +335,7 @@ impl Pool {
             gone: Vec::new(),
             features: Features::default(),
             traced: first,
+            identity: Identity::of(guid),
             reshaping: false,
             withheld: 0,
             miscounted: None,

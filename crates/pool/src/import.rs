@@ -155,7 +155,7 @@ impl Pool {
             .iter()
             .map(|group| {
                 let devices: Vec<_> =
-                    members.of_group(group.index).map(|member| (member.index, member.slot_count)).collect();
+                    members.of_group(group.index).map(|member| (member.index, member.slot_count())).collect();
                 let mut space =
                     GroupSpace::new(group.index, group.rule, group.slot_size, group.ashift, &devices)
                         .of_role(group.role);
@@ -178,6 +178,7 @@ impl Pool {
             segment_lease: SegmentId::new(first_segment + LEASE),
             gone: Vec::new(),
             features: root.features,
+            identity: root.identity,
             // A build that does not see to it may have changed all that is there.
             traced: if root.traced.get() > 0 { root.traced } else { root.commit.next() },
             reshaping: true,
@@ -186,7 +187,7 @@ impl Pool {
         };
         let events = Arc::new(EventLog::new(Arc::clone(&world.clock)));
         let store = Store::new(StoreParts {
-            sums: Sums::new(plan.guid, plan.key),
+            sums: Sums::new(root.pool, plan.key),
             world,
             read_only: options.read_only,
             members,

@@ -9,10 +9,11 @@
 use larder_device::{ALIGN, AlignedBuf, Device, DeviceError, Request, TIMEOUT};
 use larder_format::checksum::{PoolKey, Sums};
 use larder_format::label::{
-    FORMAT_VERSION, Features, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead, RING_OFFSET,
-    RING_SLOT, RING_SLOTS, label_areas,
+    FORMAT_VERSION, Features, GroupRule, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead,
+    LayoutKind, RING_OFFSET, RING_SLOT, RING_SLOTS, label_areas,
 };
-use larder_format::root::{DeviceState, MAX_HISTORY, Root, RootDevice, RootHead, RootImport};
+use larder_format::root::{DeviceState, MAX_HISTORY, NO_GROUP, Root, RootDevice, RootHead, RootImport};
+use larder_format::segment::Layout;
 use larder_format::{
     ByteLen, CommitId, Corrupt, DeviceIndex, DeviceOffset, Incarnation, PoolGuid, Reason, is_zero,
 };
@@ -204,8 +205,14 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
             None
         }
     });
-    for LabelArea { bytes, .. } in areas.iter().flatten() {
+    for (number, LabelArea { bytes, .. }) in
+        areas.iter().enumerate().filter_map(|(i, of)| Some((i, of.as_ref()?)))
+    {
         match Label::check(bytes) {
+            // What a device has grown by may have been another's, label and all.
+            Ok(found) if label_areas(found.device_size)[number] != label_areas(size)[number] => {}
+            Ok(found) if label.as_ref().is_some_and(|first| !is_same_device(first, &found)) => {}
+            Err(Corrupt { reason: Reason::Version | Reason::Feature, .. }) if label.is_some() => {}
             Ok(found) if label.as_ref().is_none_or(|label| label.sequence < found.sequence) => {
                 label = Some(found)
             }
@@ -274,6 +281,11 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
     Scan::Member(Box::new(Found { device: Arc::clone(device), label, root, heartbeat, ring }))
 }
 
+/// Whether two labels are of one device of one pool.
+fn is_same_device(one: &Label, other: &Label) -> bool {
+    (one.pool, one.key, one.device) == (other.pool, other.key, other.device)
+}
+
 /// Why an intact label or root is refused.
 fn unknown(version: u32, features: Features) -> String {
     match features.unknown() {
@@ -319,7 +331,7 @@ pub struct Candidate {
 
 /// A pool that could be imported.
 pub struct Importable {
-    /// Its GUID.
+    /// The GUID that it is known by.
     pub guid: PoolGuid,
     /// Key of its checksums.
     pub key: PoolKey,
@@ -348,8 +360,8 @@ pub fn assemble(found: Vec<Found>) -> Vec<Importable> {
     for device in found {
         pools.entry((device.label.pool, device.label.key)).or_default().push(device);
     }
-    let mut all: Vec<Importable> =
-        pools.into_iter().filter_map(|(pool, found)| importable(pool, found)).collect();
+    let apart = pools.into_values().flat_map(by_identity);
+    let mut all: Vec<Importable> = apart.filter_map(importable).collect();
     for i in 0..all.len() {
         if all.iter().filter(|other| other.guid == all[i].guid).count() > 1 {
             all[i].refusal = Some(Refusal::TwoPools(all[i].guid));
@@ -358,9 +370,58 @@ pub fn assemble(found: Vec<Found>) -> Vec<Importable> {
     all
 }
 
-fn importable((guid, key): (PoolGuid, PoolKey), found: Vec<Found>) -> Option<Importable> {
+/// Pools that were one until part of it, or a copy, got another GUID ([`Identity`]). A device that only missed the change
+/// belongs to those that have it.
+fn by_identity(found: Vec<Found>) -> Vec<Vec<Found>> {
+    let mut pools: BTreeMap<PoolGuid, Vec<Found>> = BTreeMap::new();
+    let (rooted, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| found.root.is_some());
+    for device in rooted {
+        let known_as = device.root.as_ref().map(|root| root.identity.guid).expect("it was asked for");
+        pools.entry(known_as).or_default().push(device);
+    }
+    let all: Vec<PoolGuid> = pools.keys().copied().collect();
+    for now in all {
+        let Some(root) = pools.get(&now).and_then(|found| newest(found)).cloned() else { continue };
+        let former = root.identity.former;
+        let missed_it = |found: &Found| {
+            let known = root.devices.iter().find(|known| known.guid == found.label.device);
+            let held = found.root.as_ref();
+            // One that is older than the root says is a copy.
+            let missed_little = |known: &RootDevice, held: &Root| held.commit.next() >= known.good_through;
+            known.zip(held).is_some_and(|(known, held)| {
+                missed_little(known, held) && !is_branch(&root.history, known, held)
+            })
+        };
+        let is_also_there =
+            |found: &Found| pools[&now].iter().any(|other| other.label.device == found.label.device);
+        let older = pools.get(&former).filter(|_| former != now);
+        if older.is_some_and(|older| older.iter().all(|found| missed_it(found) && !is_also_there(found))) {
+            let older = pools.remove(&former).unwrap_or_default();
+            pools.entry(now).or_default().extend(older);
+        }
+    }
+    // One that just joined has no root, and neither have spares and caches: of those it is not known whose they are where
+    // several pools have them.
+    let mut pools: Vec<_> = pools.into_values().collect();
+    let roots: Vec<Option<Root>> = pools.iter().map(|pool| newest(pool).cloned()).collect();
+    for device in others {
+        let is_its = |root: &Root| {
+            root.devices.iter().any(|known| known.guid == device.label.device && !known.leaving)
+        };
+        let mut its = (0..roots.len()).filter(|&at| roots[at].as_ref().is_some_and(is_its));
+        match (its.next(), its.next()) {
+            (Some(_), Some(_)) => {}
+            (at, _) if !pools.is_empty() => pools[at.unwrap_or(0)].push(device),
+            _ => pools.push(vec![device]),
+        }
+    }
+    pools
+}
+
+fn importable(found: Vec<Found>) -> Option<Importable> {
     let commit_of = |found: &Found| found.root.as_ref().map_or(CommitId::new(0), |root| root.commit);
     let root = newest(&found)?.clone();
+    let (guid, key) = (root.identity.guid, found.first()?.label.key);
     let is_log = |known: &RootDevice| {
         let group = root.groups.iter().find(|group| group.index == known.group);
         group.is_some_and(|group| !is_vital(group.role))
@@ -537,6 +598,38 @@ fn suffice(root: &Root, devices: &[Candidate]) -> bool {
     })
 }
 
+impl Importable {
+    /// A pool of its own, of half of its mirrors, known by `guid`: the devices that are not there stay with the other half.
+    pub fn split_off(&mut self, guid: PoolGuid) {
+        self.root.identity = self.root.identity.changed(guid);
+        self.root.features.incompatible |= Features::IDENTITY;
+        self.guid = guid;
+        let all = std::mem::take(&mut self.root.devices).into_iter().zip(std::mem::take(&mut self.devices));
+        // Spares and caches stay with the other half.
+        let has_place =
+            |(known, device): &(RootDevice, Candidate)| device.found.is_some() || known.group != NO_GROUP;
+        for (mut known, mut device) in all.filter(has_place) {
+            if device.found.is_none() {
+                // Nobody is to bring it back unasked.
+                (known.leaving, known.state) = (true, DeviceState::Offline);
+                device.standing = Standing::Offline(known.good_through);
+            }
+            self.root.devices.push(known);
+            self.devices.push(device);
+        }
+        for group in &mut self.root.groups {
+            let stays = |known: &&RootDevice| {
+                known.group == group.index && !known.leaving && known.stands_for.is_none()
+            };
+            let count = self.root.devices.iter().filter(stays).count();
+            let word = if count == 1 { LayoutKind::Single } else { LayoutKind::Mirror };
+            if let Ok(layout) = u8::try_from(count).map_or(Err(()), |r| Layout::new(1, r, 0).map_err(drop)) {
+                group.rule = GroupRule { word, layout };
+            }
+        }
+    }
+}
+
 /// The current importer: the heartbeat of the root's own import, else of its host at an earlier one. Beats
 /// start anew with each import and devices that were away keep old ones, so their number says nothing.
 fn holder(root: &Root, devices: &[Candidate]) -> Heartbeat {
@@ -614,7 +707,7 @@ impl Importable {
     /// Allows reading only where a device of the pool was found that this build cannot use: the pool may have been
     /// written with it since, and what was written here would be a branch.
     pub fn heed(&mut self, found: &[Unsupported]) {
-        for other in found.iter().filter(|other| other.pool == self.guid) {
+        for other in found.iter().filter(|other| other.pool == self.root.pool) {
             let refusal = Refusal::NewerDevice { device: other.device.clone(), why: other.why.to_string() };
             self.remarks.push(refusal.to_string());
             self.only_reading = Some(refusal);

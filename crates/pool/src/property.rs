@@ -322,6 +322,8 @@ pub static POOL: &[Property] = &[
     settable("autotrim", SWITCH, Some("off"), false, "on | off",
         "whether devices are told of space as it gets free, so that an SSD or a sparse file can give it up; takes effect \
          at once"),
+    settable("autoexpand", SWITCH, Some("off"), false, "on | off",
+        "whether devices that have grown, or are larger than those whose places they took, are used whole by themselves"),
     settable("autorebalance", SWITCH, Some("off"), false, "on | off",
         "whether what is stored is spread over devices and groups that were added, in quiet times"),
     read_only("checkpoint", "ckpoint", ANY_BYTES, SIZE, "not available in this version"),

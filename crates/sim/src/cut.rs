@@ -77,6 +77,7 @@ impl<'t> CrashSweep<'t> {
                     self.durable[*device] = image.clone();
                     self.unflushed[*device].clear();
                 }
+                Event::Grow { device, size } => self.durable[*device].grow(*size),
                 Event::Mark(_) => {}
             }
         }
@@ -122,7 +123,11 @@ fn apply(event: &Event, image: &mut DeviceImage) {
         Event::Write { offset, data, .. } => image.write(*offset, data),
         Event::Discard { offset, len, seed, .. } => image.discard(*offset, *len, *seed),
         Event::Rot { offset, len, seed, .. } => image.flip_bits(*offset, *len, *seed),
-        Event::Flush { .. } | Event::FlushFailed { .. } | Event::Swap { .. } | Event::Mark(_) => {
+        Event::Flush { .. }
+        | Event::FlushFailed { .. }
+        | Event::Swap { .. }
+        | Event::Grow { .. }
+        | Event::Mark(_) => {
             unreachable!("only writes, discards and rot wait for a flush")
         }
     }

@@ -493,6 +493,13 @@ impl SimDevice {
         self.media(|media| media.counters = Counters::default());
     }
 
+    /// It grows to `size` bytes, a multiple of 4096; no cut undoes it.
+    pub fn grow_to(&self, size: ByteLen) {
+        let mut state = self.world.0.lock();
+        state.media[self.index].image.grow(size);
+        state.trace.events.push(Event::Grow { device: self.index, size });
+    }
+
     /// Contents that reads would see, past all faults.
     pub fn image(&self) -> DeviceImage {
         self.media(|media| media.image.clone())

@@ -36,6 +36,15 @@ impl DeviceImage {
         Self { size: size.get(), leaves: BTreeMap::new() }
     }
 
+    /// It has `size` bytes from now on, those at the end zero; a multiple of 4096, and not less than before.
+    pub fn grow(&mut self, size: ByteLen) {
+        assert!(
+            size.get().is_multiple_of(PAGE as u64) && size.get() >= self.size,
+            "devices only grow, by pages"
+        );
+        self.size = size.get();
+    }
+
     /// The device's size in bytes.
     pub fn size(&self) -> ByteLen {
         ByteLen::new(self.size)

@@ -63,6 +63,13 @@ pub enum Event {
         /// Its new contents.
         image: DeviceImage,
     },
+    /// A device grew; no cut undoes it.
+    Grow {
+        /// The device's number in its world.
+        device: usize,
+        /// Its new size.
+        size: ByteLen,
+    },
     /// Something that the test wants to find again, for instance that an fsync returned.
     Mark(u64),
 }
@@ -82,6 +89,7 @@ impl fmt::Debug for Event {
                 write!(f, "rot(device {device}, at {}, {len} bytes, seed {seed})", offset.get())
             }
             Self::Swap { device, image } => write!(f, "swap(device {device}, {image:?})"),
+            Self::Grow { device, size } => write!(f, "grow(device {device}, {} bytes)", size.get()),
             Self::Mark(mark) => write!(f, "mark({mark})"),
         }
     }

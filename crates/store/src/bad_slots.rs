@@ -277,7 +277,7 @@ impl Store {
                 && self
                     .members
                     .writers(slot.device)
-                    .any(|member| member.guid == record.device && slot.index.get() < member.slot_count)
+                    .any(|member| member.guid == record.device && slot.index.get() < member.slot_count())
         };
         self.pardon(|slot, record, _| !named.contains_key(slot) && !is_member(slot, record));
     }

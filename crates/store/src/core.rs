@@ -8,6 +8,7 @@ use crate::segments::{Readable, SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::watermark::Watermark;
 use larder_format::label::Features;
+use larder_format::root::Identity;
 use larder_format::run::MAX_PLACES;
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::{BlockId, CommitId, GroupIndex, Incarnation, Place, SegmentId};
@@ -48,6 +49,8 @@ pub struct Core {
     pub gone: Vec<SegmentId>,
     /// Feature flags in use.
     pub features: Features,
+    /// The GUID that people and imports know the pool by.
+    pub identity: Identity,
     /// From this commit on trees of datasets tell by their ids what they had before.
     pub traced: CommitId,
     /// Some segments may not fit the shape of their groups: [`Core::withhold`] looked at them last.

@@ -46,6 +46,8 @@ pub enum Class {
     DeviceRemove,
     /// A device took the place of another.
     DeviceReplace,
+    /// A device is larger than it was, and all of it is used.
+    DeviceExpand,
     /// A spare stepped in.
     SpareUsed,
     /// A scrub began.
@@ -111,6 +113,7 @@ impl fmt::Display for Class {
             Self::DeviceAdd => "device_add",
             Self::DeviceRemove => "device_remove",
             Self::DeviceReplace => "device_replace",
+            Self::DeviceExpand => "device_expand",
             Self::SpareUsed => "spare_used",
             Self::ScrubStart => "scrub_start",
             Self::ScrubFinish => "scrub_finish",

@@ -18,6 +18,17 @@ impl FreeSlots {
         Self { ranges, len: count.into() }
     }
 
+    /// The slots from number `from` to `to` are there from now on, and free.
+    pub fn extend(&mut self, from: u32, to: u32) {
+        if from >= to {
+            return;
+        }
+        let before = self.ranges.range(..from).next_back().filter(|(_, end)| **end == from);
+        let start = before.map_or(from, |(start, _)| *start);
+        self.ranges.insert(start, to);
+        self.len += u64::from(to - from);
+    }
+
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -102,6 +113,13 @@ mod tests {
             let touch = slots.ranges.values().any(|end| slots.ranges.contains_key(end));
             assert!(!touch, "{:?}", slots.ranges);
         }
+        for (from, to) in [(60, 60), (60, 64), (70, 71)] {
+            slots.extend(from, to);
+            model.extend(from..to);
+            assert!((0..80).all(|slot| slots.contains(slot) == model.contains(&slot)));
+            assert_eq!(slots.len(), model.len() as u64);
+        }
+        assert!(slots.ranges.values().all(|end| !slots.ranges.contains_key(end)), "{:?}", slots.ranges);
         assert!(!FreeSlots::all(0).contains(0));
         assert_eq!(FreeSlots::all(u32::MAX).len(), u64::from(u32::MAX));
     }

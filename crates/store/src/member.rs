@@ -19,7 +19,7 @@ use larder_format::{
 use larder_sync::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Whether a member may be read and written.
@@ -111,8 +111,7 @@ pub struct Member {
     pub group: GroupIndex,
     /// Its GUID.
     pub guid: DeviceGuid,
-    /// Number of slots.
-    pub slot_count: u32,
+    slot_count: AtomicU32,
     /// Bytes of a slot; the group's.
     pub slot_size: u32,
     /// Kind of its device, from the root.
@@ -184,7 +183,7 @@ impl Member {
             index: root.index,
             group: root.group,
             guid: root.guid,
-            slot_count: root.slot_count,
+            slot_count: AtomicU32::new(root.slot_count),
             slot_size,
             kind: root.kind,
             is_cache: root.is_cache,
@@ -284,7 +283,7 @@ impl Member {
             state,
             leaving: self.is_leaving(),
             stands_for: self.stands_for,
-            slot_count: self.slot_count,
+            slot_count: self.slot_count(),
             partial: self.is_partial(),
             guid: self.guid,
             good_through,
@@ -294,6 +293,18 @@ impl Member {
             kind: self.kind,
             is_cache: self.is_cache,
         }
+    }
+
+    /// Number of its slots.
+    pub fn slot_count(&self) -> u32 {
+        self.slot_count.load(Ordering::Acquire)
+    }
+
+    /// It has a label that says that it is larger, and so many slots, from now on: between two commits, when no root is
+    /// on its way.
+    pub fn extend(&self, label: Label, slots: u32) {
+        *self.label.lock() = Some(label);
+        self.slot_count.store(slots, Ordering::Release);
     }
 
     /// Its device, to make another member of it.

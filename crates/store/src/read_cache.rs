@@ -136,7 +136,7 @@ pub(crate) struct CacheDevice {
 
 impl CacheDevice {
     pub(crate) fn slots(&self) -> Range<u32> {
-        self.base..self.base + self.member.slot_count
+        self.base..self.base + self.member.slot_count()
     }
 
     /// Where a unit of a slot lies on the device.
@@ -292,19 +292,20 @@ impl ReadCache {
     /// Makes a device's copies known, and its slots usable. False for one that cannot be used beside the others: its
     /// slots are of another size, or too many.
     pub(crate) fn attach(&self, seed: u64, member: &Arc<Member>) -> bool {
-        if !member.is_online() || member.slot_count == 0 {
+        if !member.is_online() || member.slot_count() == 0 {
             return true;
         }
         let mut state = self.state.lock();
-        let base = state.base_for(member.slot_count);
-        let end = (u64::from(base) + u64::from(member.slot_count)) * u64::from(slot_units(member.slot_size));
+        let base = state.base_for(member.slot_count());
+        let end =
+            (u64::from(base) + u64::from(member.slot_count())) * u64::from(slot_units(member.slot_size));
         let State { cache, slot_size, devices, cap, share, .. } = &mut *state;
         if end > PLACES || (!devices.is_empty() && *slot_size != member.slot_size) {
             return false;
         }
         if devices.is_empty() {
             *slot_size = member.slot_size;
-            let bytes = u64::from(member.slot_size) * u64::from(member.slot_count);
+            let bytes = u64::from(member.slot_size) * u64::from(member.slot_count());
             let budget =
                 WriteBudget { share: share.unwrap_or(WriteBudget::default().share), ..Default::default() };
             *cache = Some(Cache::new(Config {
@@ -383,7 +384,7 @@ impl ReadCache {
         let State { cache, devices, slot_size, cap, hurried, .. } = &mut *state;
         let cache = cache.as_mut()?;
         let (written_today, daily) = cache.written_and_budget(now.as_secs());
-        let slots = |device: &CacheDevice| u64::from(device.member.slot_count);
+        let slots = |device: &CacheDevice| u64::from(device.member.slot_count());
         let size = devices.iter().map(slots).sum::<u64>() * u64::from(*slot_size);
         let restoring = devices.iter().filter(|device| device.restoring).map(slots).sum();
         Some(ReadCacheStats {

@@ -213,6 +213,18 @@ pub enum Refusal {
     /// A device that stands for another, or a spare: nobody can take its place.
     #[error("{0}: it has no place of its own yet that another could take")]
     NoPlace(String),
+    /// A device that is out of use, or still gets what it lacks.
+    #[error("{0} is not in use, or does not have everything yet")]
+    NotWhole(String),
+    /// A pool has a group that is no mirror, or the log's.
+    #[error("{0}: only a pool of mirrors alone can be split")]
+    NoMirror(String),
+    /// What is stored is not on all devices that it should be on.
+    #[error("what is stored is still being copied or moved")]
+    NotCopied,
+    /// The pool was suspended after a change was made and before it was durable.
+    #[error("the pool was suspended in the middle of it, which is completed when the pool goes on")]
+    Halfway,
     /// A device on its way out.
     #[error("{0} is on its way out: nothing needs its place any more")]
     Leaving(String),

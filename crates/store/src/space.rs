@@ -116,6 +116,15 @@ impl GroupSpace {
         self.recount();
     }
 
+    /// A device has this many slots from now on, which is more than it had.
+    pub fn extend(&mut self, device: DeviceIndex, slots: u32) {
+        if let (Some(count), Some(free)) = (self.slots.get_mut(&device), self.free.get_mut(&device)) {
+            free.extend(*count, slots);
+            *count = slots.max(*count);
+            self.recount();
+        }
+    }
+
     /// A device that was on its way out stays, with so many slots, of which these are in use.
     pub fn keep(&mut self, device: DeviceIndex, slots: u32, used: impl Iterator<Item = SlotIndex>) {
         self.join(device, slots);

@@ -220,7 +220,12 @@ impl Store {
         self.events.event(event);
     }
 
-    /// The pool's GUID.
+    /// The GUID that people and imports know the pool by.
+    pub fn identity(&self) -> PoolGuid {
+        self.core.lock().identity.guid
+    }
+
+    /// The GUID that the pool was made with: labels, sums and blocks name it.
     pub fn guid(&self) -> PoolGuid {
         self.sums.pool()
     }

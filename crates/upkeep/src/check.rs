@@ -387,7 +387,7 @@ impl Checker<'_> {
         }
         for group in core.groups.values() {
             for member in self.store.members.of_group(group.index) {
-                for index in 0..member.slot_count {
+                for index in 0..member.slot_count() {
                     let slot = Slot { device: member.index, index: SlotIndex::new(index) };
                     report.slots += 1;
                     if group.is_bad(slot) && !group.is_free(slot) {

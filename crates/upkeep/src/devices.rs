@@ -55,8 +55,8 @@ pub(crate) struct Place {
 
 /// See the module's text.
 pub struct Devices {
-    pool: Arc<Pool>,
-    store: Arc<Store>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) store: Arc<Store>,
 }
 
 impl Devices {
@@ -130,7 +130,15 @@ impl Devices {
                 if found.label.device != member.guid || !found.label.is_of(&self.store.sums) {
                     return Err(Refusal::OtherDevice { found: found.device.name(), wanted: name }.into());
                 }
-                let branches = |root: &Root| is_branch(&self.store.history.lock(), &known, root);
+                let identity = self.store.core.lock().identity;
+                // Of a pool that was this one; one that missed the change missed nothing before it.
+                let is_anothers = |root: &Root| {
+                    let missed_it =
+                        root.identity.guid == identity.former && root.commit.next() >= known.good_through;
+                    root.identity.guid != identity.guid && !missed_it
+                };
+                let branches =
+                    |root: &Root| is_branch(&self.store.history.lock(), &known, root) || is_anothers(root);
                 let is_apart = found.root.as_ref().is_some_and(branches);
                 if let Some(root) =
                     found.root.as_ref().filter(|_| is_apart && self.store.is_vital(member.group))
@@ -143,7 +151,7 @@ impl Devices {
                     return Err(Refusal::CutShort { device: found.device.name(), had, has }.into());
                 }
                 let slot_size = if member.is_cache { found.label.slot_size } else { member.slot_size };
-                if let Some(text) = lacks_slots(&found.label, slot_size, member.slot_count) {
+                if let Some(text) = lacks_slots(&found.label, slot_size, member.slot_count()) {
                     return Err(Refusal::LacksSlots { device: found.device.name(), text }.into());
                 }
                 // Its state may be older than the one that the pool gave it.
@@ -229,7 +237,7 @@ impl Devices {
     }
 
     /// The member `old`, when a device may take its place.
-    fn replaceable(&self, old: DeviceIndex) -> Result<Arc<Member>> {
+    pub(crate) fn replaceable(&self, old: DeviceIndex) -> Result<Arc<Member>> {
         let member = self.pool.known(old)?;
         if member.stands_for.is_some() || member.group == NO_GROUP {
             return Err(Refusal::NoPlace(member.name()).into());
@@ -254,7 +262,7 @@ impl Devices {
             group: member.group,
             rule,
             slot_size: member.slot_size,
-            slot_count: member.slot_count,
+            slot_count: member.slot_count(),
             ashift,
         })
     }

@@ -54,6 +54,7 @@ mod pool_list;
 mod pool_properties;
 mod pool_rebuild_index;
 mod pool_scrub;
+mod pool_split;
 mod pool_status;
 mod pool_trace;
 mod pool_trim;

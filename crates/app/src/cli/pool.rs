@@ -3,7 +3,7 @@
 use super::{
     Session, pool_check, pool_create, pool_dedup, pool_destroy, pool_devices, pool_events, pool_export,
     pool_history, pool_import, pool_iostat, pool_labelclear, pool_list, pool_properties, pool_rebuild_index,
-    pool_scrub, pool_status, pool_trace, pool_trim, pool_wait,
+    pool_scrub, pool_split, pool_status, pool_trace, pool_trim, pool_wait,
 };
 use crate::api::Result;
 use clap::Subcommand;
@@ -124,6 +124,10 @@ Example: larder pool rebalance -w --limit 100M tank"
     Dedup(pool_dedup::Args),
     /// Makes the dedup index anew, and has what was stored before dedup was on take part
     RebuildIndex(pool_rebuild_index::Args),
+    /// Makes a pool of its own of one disk of each mirror
+    Split(pool_split::Split),
+    /// Gives a pool another guid, so that a copy of its disks can be imported beside it
+    Reguid(pool_split::Reguid),
     /// Returns when background work is over
     #[command(after_help = "Example: larder pool wait -t free tank")]
     Wait(pool_wait::Wait),
@@ -162,6 +166,8 @@ pub fn run(verb: Verb, session: &Session) -> Result<u8> {
         Verb::Trace(args) => pool_trace::run(args, session),
         Verb::Dedup(args) => pool_dedup::run(args, session),
         Verb::RebuildIndex(args) => pool_rebuild_index::run(args, session),
+        Verb::Split(args) => pool_split::split(args, session),
+        Verb::Reguid(args) => pool_split::reguid(args, session),
         Verb::Wait(args) => pool_wait::wait(args, session),
     }
 }

@@ -31,6 +31,9 @@ pub struct Offline {
 
 #[derive(Debug, Args)]
 pub struct Online {
+    /// Use all of a device that has grown, or is larger than the one whose place it took
+    #[arg(short = 'e')]
+    expand: bool,
     name: String,
     /// Devices of the pool, or paths where missing ones are now
     #[arg(value_name = "DEVICE", required = true)]
@@ -167,7 +170,7 @@ fn named(text: &str) -> Result<String> {
     if text.contains('/') { args::device(text) } else { Ok(text.to_owned()) }
 }
 
-fn all_named(texts: &[String]) -> Result<Vec<String>> {
+pub(super) fn all_named(texts: &[String]) -> Result<Vec<String>> {
     texts.iter().map(|text| named(text)).collect()
 }
 
@@ -180,7 +183,8 @@ pub fn offline(args: Offline, session: &Session) -> Result<u8> {
 
 /// `online`.
 pub fn online(args: Online, session: &Session) -> Result<u8> {
-    let told = session.client.call(repair::Online { name: args.name, devices: all_named(&args.devices)? })?;
+    let (devices, expand) = (all_named(&args.devices)?, args.expand);
+    let told = session.client.call(repair::Online { name: args.name, devices, expand })?;
     told.notes.iter().for_each(|note| out::complain(note));
     Ok(0)
 }

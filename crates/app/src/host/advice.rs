@@ -196,8 +196,15 @@ fn about_caches(upkeep: &Upkeep, name: &str) -> Option<Advice> {
 
 fn about_devices(upkeep: &Upkeep, root: &Vdev, damaged: usize) -> Option<Advice> {
     let (pool, name) = (upkeep.pool(), &root.name);
-    let mut ailing: Vec<_> =
-        pool.store().members().iter().filter_map(|member| Some((what(pool, &member)?, member))).collect();
+    let groups = pool.store().groups();
+    let is_mirror = |of: &Member| {
+        let group = groups.iter().find(|group| group.index == of.group);
+        group.is_some_and(|group| group.rule.layout.columns() == group.rule.layout.r())
+    };
+    // A copy that left and is gone is only a number in what was written before.
+    let is_bygone = |of: &Member| of.is_leaving() && !of.is_written() && is_mirror(of);
+    let members = pool.store().members().iter().filter(|member| !is_bygone(member));
+    let mut ailing: Vec<_> = members.filter_map(|member| Some((what(pool, &member)?, member))).collect();
     let is_vital = |member: &Member| pool.store().is_vital(member.group);
     ailing.sort_by_key(|(what, member)| std::cmp::Reverse((is_vital(member), *what)));
     let (worst, member) = ailing.first()?;

@@ -116,7 +116,7 @@ impl Host {
         let (mut ours, mut pools) = (HashMap::new(), HashMap::new());
         // Not under the lock: a path may lie where nothing answers.
         for live in self.pools_named(&[])? {
-            pools.insert(live.pool.store().guid(), live.pool.name());
+            pools.insert(live.pool.store().identity(), live.pool.name());
             for (_, path) in live.device_paths() {
                 if let Ok(meta) = fs::metadata(file_of(&path)) {
                     ours.insert(beneath(&meta), live.pool.name());
@@ -134,7 +134,7 @@ impl Host {
             if let Ok(device) = devices::open(path, OpenMode::Probe)
                 && let Scan::Member(found) = scan(&device)
                 && is_destroyed(&found)
-                && let Some(name) = pools.get(&found.label.pool)
+                && let Some(name) = found.root.as_ref().and_then(|root| pools.get(&root.identity.guid))
             {
                 let message = format!("{path} belongs to the pool '{name}', which was destroyed and is back");
                 return Err(ApiError::new(ErrorKind::Exists, message)
@@ -152,9 +152,9 @@ impl Host {
     /// Only when it is not among them.
     pub(super) fn bring_in(&self, live: &Arc<Live>, mount: bool) -> Result<Flaws> {
         let paths = live.device_paths();
-        self.remembered.lock().note(&self.run_dir, live.pool.store().guid(), paths);
+        self.remembered.lock().note(&self.run_dir, live.pool.store().identity(), paths);
         if !live.pool.store().is_read_only() {
-            self.remembered.lock().hold(&self.run_dir, live.pool.store().guid(), live.pool.incarnation());
+            self.remembered.lock().hold(&self.run_dir, live.pool.store().identity(), live.pool.incarnation());
             live.present().try_for_each(|member| roster::note_path(&live.pool, &member))?;
         }
         self.live.write().insert(live.pool.name(), Arc::clone(live));
@@ -181,7 +181,7 @@ impl Host {
                 .within(format!("cannot destroy '{name}'"))
                 .of_pool(name));
         }
-        let guid = live.pool.store().guid();
+        let (guid, known_as) = (live.pool.store().guid(), live.pool.store().identity());
         let paths = live.device_paths();
         let keeps = !request.now && keeps_trash(&live.pool);
         drop(live);
@@ -195,9 +195,9 @@ impl Host {
             };
         }
         let mut outcome = Ok(());
-        for (_, path) in paths {
+        for (its, path) in paths {
             let wiped = open_to_wipe(file_of(&path)).and_then(|device| match scan(&device) {
-                Scan::Member(found) if found.label.pool == guid => {
+                Scan::Member(found) if (found.label.pool, found.label.device) == (guid, its) => {
                     wipe(&*device, Some(found.label.device_size))
                 }
                 // Somebody has put another device there meanwhile.
@@ -205,7 +205,7 @@ impl Host {
             });
             outcome = outcome.and(wiped);
         }
-        self.remembered.lock().forget(&self.run_dir, guid);
+        self.remembered.lock().forget(&self.run_dir, known_as);
         outcome.map_err(|error| {
             error.within(format!("'{name}' is closed, but not all of its labels could be wiped"))
         })?;

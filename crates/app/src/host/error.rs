@@ -51,6 +51,10 @@ pub fn way_out(refusal: &Refusal) -> Option<&'static str> {
         Refusal::FailedAgain { .. } | Refusal::CutShort { .. } | Refusal::LacksSlots { .. } => {
             "larder pool replace POOL puts another in its place"
         }
+        Refusal::NotWhole(_) => "larder pool status POOL shows why; larder pool wait -t resilver POOL",
+        Refusal::NoMirror(_) => "a copy: larder fs replicate; a log: larder pool remove POOL takes it out",
+        Refusal::NotCopied => "larder pool wait -t resilver,remove POOL",
+        Refusal::Halfway => "larder pool status POOL shows why; larder pool clear POOL",
         Refusal::NotThere(_) => "attach it; or larder pool replace POOL puts another in its place",
         Refusal::NoPlace(_) => "larder pool detach POOL, or of a spare larder pool remove POOL, lets it go",
         Refusal::GroupShrinks => {

@@ -68,7 +68,7 @@ pub fn cache(live: &Live) -> PoolCache {
     let lookups = |of: cache::Lookups| Lookups { hits: of.hits, misses: of.misses };
     PoolCache {
         name: pool.name(),
-        guid: pool.store().guid().get(),
+        guid: pool.store().identity().get(),
         time: pool.store().clock().now().secs,
         uptime_ns: live.uptime_ns(),
         demand_data: lookups(stats.demand_data),

@@ -6,6 +6,7 @@ use super::{Host, error};
 use crate::api::pool::{Exported, Import, Importable as ImportableRequest, ImportablePools, Imported};
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_device::OpenMode;
+use larder_format::PoolGuid;
 use larder_format::root::RootDevice;
 use larder_pool::open::{Candidate, Importable, Scan, Standing, assemble, scan};
 use larder_pool::roles::is_vital;
@@ -45,7 +46,7 @@ impl Host {
         // Not under the lock: devices may hang.
         let remembered = self.remembered.lock().clone();
         let Search { found, unsupported, remarks } = devices::search(given, &remembered)?;
-        let live: Vec<_> = self.live.read().values().map(|live| live.pool.store().guid()).collect();
+        let live: Vec<_> = self.live.read().values().map(|live| live.pool.store().identity()).collect();
         let mut plans = assemble(found);
         plans.retain(|plan| !live.contains(&plan.guid));
         plans.iter_mut().for_each(|plan| plan.heed(&unsupported));
@@ -66,9 +67,18 @@ impl Host {
         let (plans, remarks) = self.find(&request.search)?;
         let mut imported = Imported::default();
         let Some(wanted) = &request.pool else {
-            for plan in plans.into_iter().filter(|plan| plan.root.destroyed == request.destroyed) {
+            let (wanted, _): (Vec<_>, Vec<_>) =
+                plans.into_iter().partition(|plan| plan.root.destroyed == request.destroyed);
+            let names: Vec<_> = wanted.iter().map(|plan| (plan.name.clone(), plan.guid)).collect();
+            for plan in wanted {
                 let name = plan.name.clone();
-                if let Err(error) = self.import_one(plan, &request, &mut imported) {
+                let of_name: Vec<_> = names.iter().filter(|(other, _)| *other == name).collect();
+                let one = match of_name.len() {
+                    1 => self.import_one(plan, &request, &mut imported),
+                    // Nobody said which.
+                    _ => Err(several(of_name.iter().map(|(_, guid)| *guid))),
+                };
+                if let Err(error) = one {
                     imported.failed.push(error.within(format!("cannot import '{name}'")).of_pool(&name));
                 }
             }
@@ -82,12 +92,7 @@ impl Host {
             0 if !others.is_empty() => return Err(otherwise(wanted, request.destroyed).within(doing)),
             0 => return Err(self.absent(wanted, remarks).within(doing)),
             1 => matching.remove(0),
-            count => {
-                let ids: Vec<_> = matching.iter().map(|plan| plan.guid.to_string()).collect();
-                return Err(ApiError::usage(format!("{count} pools have this name"))
-                    .within(doing)
-                    .hint(format!("import one by its id: {}", ids.join(" or "))));
-            }
+            _ => return Err(several(matching.iter().map(|plan| plan.guid)).within(doing)),
         };
         let name = plan.name.clone();
         self.import_one(plan, &request, &mut imported).map_err(|error| error.within(doing).of_pool(&name))?;
@@ -180,7 +185,10 @@ impl Host {
             let mut groups = plan.root.groups.iter();
             groups.any(|group| group.index == known.group && !is_vital(group.role))
         };
-        for (device, known) in plan.devices.iter().zip(&plan.root.devices) {
+        let of = plan.devices.iter().zip(&plan.root.devices);
+        for (device, known) in
+            of.filter(|(device, known)| device.found.is_some() || !plan.root.is_bygone(known))
+        {
             let guid = known.guid;
             match (&device.standing, &device.found) {
                 (Standing::Missing, _) if known.is_cache => notes.push(format!(
@@ -476,6 +484,13 @@ fn tell(
     }
 }
 
+/// Refuses to choose among pools of one name.
+fn several(guids: impl Iterator<Item = PoolGuid>) -> ApiError {
+    let ids: Vec<_> = guids.map(|guid| guid.to_string()).collect();
+    ApiError::usage(format!("{} pools have this name", ids.len()))
+        .hint(format!("import one by its id: {}", ids.join(" or ")))
+}
+
 /// Opens the devices that a plan uses for use, and looks at them once more, now that nobody else can
 /// change them.
 fn reopen(plan: Importable, read_only: bool) -> Result<Importable> {
@@ -495,15 +510,16 @@ fn reopen(plan: Importable, read_only: bool) -> Result<Importable> {
             Err(error) => return Err(error),
         };
         if let Scan::Member(member) = scan(&device)
-            && member.label.pool == plan.guid
+            && (member.label.pool, member.label.key) == (plan.root.pool, plan.key)
         {
             found.push(*member);
         }
     }
     // Devices that are not opened may be the reason.
-    let only_reading = plan.only_reading.clone();
+    let (only_reading, guid) = (plan.only_reading.clone(), plan.guid);
     drop(plan);
-    let mut again = assemble(found).pop().ok_or_else(|| {
+    // Of two that were one the other may be there as well.
+    let mut again = assemble(found).into_iter().find(|again| again.guid == guid).ok_or_else(|| {
         ApiError::new(ErrorKind::NotFound, "its devices vanished while it was being imported")
     })?;
     again.only_reading = again.only_reading.or(only_reading);

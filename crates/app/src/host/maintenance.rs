@@ -242,6 +242,9 @@ impl<'a> Maintenance<'a> {
         if let Err(error) = self.upkeep.devices.take_spares() {
             complain(self.pool, &error);
         }
+        if let Err(error) = self.upkeep.devices.expand_by_itself() {
+            complain(self.pool, &error);
+        }
         self.moves = self.upkeep.reshape.is_due();
         let is_quiet = self.is_quiet(now);
         if let Err(error) = self.look_for_duplicates(is_quiet) {

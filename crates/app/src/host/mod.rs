@@ -48,7 +48,8 @@ use crate::api::extents::{CloneFile, Cloned, Extents, FileExtents, FileVersions,
 use crate::api::figures::{Cache, Caches, Iostat};
 use crate::api::pass::{PassList, ShowPasses, StartPass, StopPass};
 use crate::api::repair::{
-    Clear, Offline, Online, Rebalance, Rebalanced, Reshape, Reshaped, Resilver, Scrub, Told, Trim,
+    Clear, Offline, Online, Parted, Rebalance, Rebalanced, Reguid, Reshape, Reshaped, Resilver, Scrub, Split,
+    Told, Trim,
 };
 use crate::api::snapshots::{
     Bookmark, DestroyBookmark, DestroySnapshots, Held, Hold, Holds, MakeClone, Promote, Release,
@@ -261,6 +262,12 @@ impl Engine for Host {
     }
     fn keep_command(&self, changed: &str, command: &Command) {
         Host::keep_command(self, changed, command);
+    }
+    fn pool_split(&self, request: Split) -> Result<Parted> {
+        self.split(&request)
+    }
+    fn pool_reguid(&self, request: Reguid) -> Result<Done> {
+        self.reguid(&request)
     }
     fn pool_rebuild_index(&self, request: RebuildIndex) -> Result<Done> {
         for live in self.pools_named(&request.names)? {

@@ -36,7 +36,7 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
         }
         "fragmentation" => return told(fragmentation(pool.store().dead_space(), free).to_string()),
         "health" => return told(super::status::health(live).to_string()),
-        "guid" => return told(pool.store().guid().to_string()),
+        "guid" => return told(pool.store().identity().to_string()),
         "version" => return told(FORMAT_VERSION.to_string()),
         "dedupratio" => {
             // Nothing was ever shared, or nobody has counted yet.
@@ -53,6 +53,10 @@ fn value(live: &Live, name: &str) -> Option<PropertyValue> {
             return told(
                 live.altroot.as_ref().map_or_else(|| "-".to_owned(), |root| root.display().to_string()),
             );
+        }
+        "expandsize" => {
+            let bytes = live.upkeep.devices.expandable(super::repair::RECORD).bytes;
+            return told(if bytes > 0 { bytes.to_string() } else { "-".to_owned() });
         }
         "leaked" => return told("0".to_owned()),
         feature if feature.starts_with("feature@") => return told("active".to_owned()),

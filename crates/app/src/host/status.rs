@@ -60,11 +60,12 @@ impl Host {
         };
         let (allocated, size) = pool.store().raw_space();
         let mut root = sum(&pool.name(), "root", state, children);
-        (root.guid, root.size, root.allocated) = (pool.store().guid().get(), size, allocated);
+        (root.guid, root.size, root.allocated) = (pool.store().identity().get(), size, allocated);
         let others = classes.iter().filter(|class| class.is_vital()).flat_map(|class| &class.vdevs);
         root.io = others.fold(root.io, |sum, vdev| sum.plus(vdev.io));
         root.fragmentation = fragmentation(pool.store().dead_space(), size.saturating_sub(allocated));
         let trace = collection::status(upkeep);
+        let expandable = upkeep.devices.expandable(super::repair::RECORD);
         let damaged = chronicle::damaged(live);
         let Advice { status, action, see } = advice(live, (&root, &classes), trace.as_ref(), damaged.len());
         PoolStatus {
@@ -88,6 +89,8 @@ impl Host {
             reshaping_stuck: upkeep.reshape.stuck(),
             rebalance: maintenance::rebalance(live),
             to_gain: pool.store().gain(super::repair::RECORD),
+            to_expand: expandable.devices.iter().map(|member| roster::called(pool, member)).collect(),
+            expand_gain: expandable.gain,
             pass: super::passes::unfinished(live),
             survives: u32::try_from(pool.store().losses_survived()).unwrap_or(u32::MAX),
             damaged,
@@ -205,7 +208,7 @@ fn device(upkeep: &Upkeep, member: &Member, group: Option<&GroupUse>) -> Vdev {
     let (allocated, size) = match used {
         Some(used) => used,
         None if member.is_cache && present => {
-            let size = u64::from(member.slot_count) * u64::from(member.slot_size);
+            let size = u64::from(member.slot_count()) * u64::from(member.slot_size);
             (pool.store().read_cache.filled(member.index), size)
         }
         None => (0, member.size().map_or(0, |size| size.get())),
@@ -446,7 +449,8 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
         remarks.insert(0, "it was destroyed".to_owned());
     }
     // Nothing rests on devices with copies.
-    let counting = || plan.root.devices.iter().zip(&plan.devices).filter(|(known, _)| !known.is_cache);
+    let counts = |known: &RootDevice| !known.is_cache && !plan.root.is_bygone(known);
+    let counting = || plan.root.devices.iter().zip(&plan.devices).filter(|(known, _)| counts(known));
     let missing = counting().filter(|(_, device)| device.found.is_none()).count();
     if missing > 0 {
         remarks.insert(0, format!("{missing} of {} devices are missing", counting().count()));
@@ -506,6 +510,8 @@ pub fn of_importable(plan: &Importable, remembered: &Remembered, host: HostId, c
         reshaping_stuck: None,
         rebalance: None,
         to_gain: 0,
+        to_expand: Vec::new(),
+        expand_gain: 0,
         pass: None,
         survives,
         damaged: Vec::new(),

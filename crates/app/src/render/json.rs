@@ -109,6 +109,8 @@ pub fn statuses(pools: &[PoolStatus]) -> Map<String, Value> {
             "pass": pool.pass,
             "rebalance": pool.rebalance,
             "to_gain": pool.to_gain,
+            "to_expand": pool.to_expand,
+            "expand_gain": pool.expand_gain,
             "reshaping": pool.reshaping,
             "reshaping_stuck": pool.reshaping_stuck,
             "survives": pool.survives,

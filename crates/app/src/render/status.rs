@@ -115,6 +115,12 @@ pub fn text(pool: &PoolStatus, form: Form) -> String {
         let text = format!("files can take {gain} more after: larder pool rebalance {}", pool.root.name);
         line("growth", &wrap(&text));
     }
+    if pool.expand_gain * GAIN_PARTS > pool.root.size {
+        let (gain, devices) = (format_size(pool.expand_gain), pool.to_expand.join(" "));
+        let text =
+            format!("files can take {gain} more after: larder pool online -e {} {devices}", pool.root.name);
+        line("growth", &wrap(&text));
+    }
     if let Some(trace) = &pool.trace {
         line("trace", &trace_line(trace));
     }
@@ -535,6 +541,8 @@ pub mod tests {
             reshaping_stuck: None,
             rebalance: None,
             to_gain: 0,
+            to_expand: Vec::new(),
+            expand_gain: 0,
             pass: None,
             survives: 0,
             damaged: vec![],

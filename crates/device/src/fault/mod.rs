@@ -159,6 +159,11 @@ impl Device for FaultDevice {
         self.shared.script.lock().end().map_or(size, |end| size.min(ByteLen::new(end / PAGE * PAGE)))
     }
 
+    fn grow(&self) -> ByteLen {
+        self.shared.file.grow();
+        self.size()
+    }
+
     fn submit(&self, request: Request) -> Pending<Outcome> {
         let mut queue = self.shared.queue.lock();
         if queue.closed {

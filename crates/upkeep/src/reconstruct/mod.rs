@@ -239,8 +239,9 @@ impl Reconstruction {
     /// # Errors
     /// As [`Reconstruction::step`].
     pub(crate) fn advance(&mut self, pool: &Pool, bytes: u64) -> Result<bool> {
-        let before = self.cost();
         self.start(pool);
+        // That chose what is read: the cost goes by it.
+        let before = self.cost();
         self.repair_descriptors(pool);
         while self.offset < self.end && self.cost() - before < bytes {
             let batch = self.load(pool, bytes);

@@ -154,7 +154,7 @@ impl Reshape {
             let used: Vec<_> = of.map(|slot| slot.index()).collect();
             staying.set_leaving(false);
             core.change_shape(group, |space| {
-                space.keep(staying.index, staying.slot_count, used.into_iter());
+                space.keep(staying.index, staying.slot_count(), used.into_iter());
                 space.set_rule(rule);
             });
             drop(core);

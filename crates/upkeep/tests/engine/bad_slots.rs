@@ -222,7 +222,7 @@ fn a_device_with_many_bad_places_is_faulted_by_their_number_and_clear_keeps_them
     work(&pool, &mut model, 1);
     let member = pool.store().members().get(DeviceIndex::new(0));
     // Every third slot has a bad sector.
-    for slot in (2..member.slot_count).step_by(3) {
+    for slot in (2..member.slot_count()).step_by(3) {
         let at = member.slot_offset(larder_format::SlotIndex::new(slot), 8192).get();
         sim.device(0).inject(Fault::FailWrites(at..at + 512));
     }

@@ -2,12 +2,12 @@
 
 use crate::common::*;
 use larder_device::{Device, Entropy, SeededEntropy};
-use larder_format::{ByteLen, DeviceIndex, GroupIndex};
+use larder_format::{ByteLen, DeviceIndex, DeviceOffset, GroupIndex, PoolGuid};
 use larder_pool::create::rule_for;
-use larder_pool::open::{Scan, scan};
-use larder_pool::{GroupSpec, PoolError, ROOT_DATASET, Refusal};
-use larder_sim::{SimClock, SimWorld, Survival};
-use larder_upkeep::RebalanceState;
+use larder_pool::open::{Importable, Scan, assemble, scan};
+use larder_pool::{GroupSpec, ImportOptions, PoolError, PoolSpec, ROOT_DATASET, Refusal};
+use larder_sim::{Fault, SimClock, SimWorld, Survival};
+use larder_upkeep::{Expanded, RebalanceState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -564,10 +564,341 @@ fn half_of_a_mirror_that_is_on_its_way_out_cannot_be_told_to_stay() {
     verify(&pool, &model);
 }
 
+/// Layouts whose devices grow: word, devices, losses survived.
+const GROWN: [(&str, usize, usize); 4] =
+    [("mirror", 2, 1), ("raidz1", 3, 1), ("raid14", 5, 2), ("stripe", 2, 0)];
+
+/// One device after the other grows to twice its size.
+fn grow(pool: &Kept, sim: &SimWorld, count: usize) {
+    for index in 0..count {
+        sim.device(index).grow_to(ByteLen::new(2 * SIZE.get()));
+    }
+    assert_eq!(pool.upkeep.devices.expandable(RECORD).devices.len(), count);
+    for index in 0..count {
+        let expanded = pool.upkeep.devices.expand(device(index as u16)).unwrap();
+        assert_eq!(expanded.bytes, SIZE.get());
+        assert_eq!(pool.upkeep.devices.expand(device(index as u16)).unwrap().bytes, 0, "it is known");
+    }
+    assert_eq!(pool.upkeep.devices.expandable(RECORD).bytes, 0);
+}
+
+#[test]
+fn devices_that_have_grown_are_used_whole_and_can_be_lost_like_others() {
+    for (word, count, losses) in GROWN {
+        let sim = SimWorld::new(&vec![SIZE; count]);
+        let groups = if word == "stripe" { count } else { 1 };
+        let rule = rule_for(if groups > 1 { "single" } else { word }, count / groups).unwrap();
+        let groups =
+            sim.devices().chunks(count / groups).map(|of| GroupSpec::data(rule, of.to_vec())).collect();
+        let pool = Kept::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+        let mut model = Model::new();
+        let next = fill(&pool, &mut model, 16, 100);
+        let (full, empty) = (available(&pool), pool.store().size_with(RECORD, GroupIndex::new(99), None));
+        grow(&pool, &sim, count);
+        let (now, size) = (available(&pool), pool.store().size_with(RECORD, GroupIndex::new(99), None));
+        println!("{word}: AVAIL {full}, {now} of {size} after, {empty} before");
+        assert!(
+            size > 2 * empty && now > full + empty,
+            "{word}: AVAIL {now} of {size}, {full} of {empty} before"
+        );
+        fill(&pool, &mut model, next, 100);
+        assert!(available(&pool) < size / 20, "{word}: {} of {size} are left", available(&pool));
+        rebalance(&pool);
+        assert_whole(&pool, word);
+        verify(&pool, &model);
+        assert_survives(&sim, &(0..count).collect::<Vec<_>>(), losses, &model, word);
+        drop(pool);
+        let pool = import(&SimWorld::from_images(sim.images()), 5).unwrap();
+        replay(&pool);
+        verify(&pool, &model);
+        assert_eq!(pool.store().size_with(RECORD, GroupIndex::new(99), None), size, "{word}");
+        assert_whole(&pool, word);
+    }
+}
+
+#[test]
+fn a_larger_device_that_took_anothers_place_is_used_whole() {
+    let sim = SimWorld::new(&[SIZE; 3]);
+    let pool = create(&sim, "raidz1");
+    let mut model = Model::new();
+    let next = fill(&pool, &mut model, 16, 90);
+    let before = available(&pool);
+    pool.set_pool_property("autoexpand", "on").unwrap();
+    for index in 0..3 {
+        let new = Arc::new(sim.add_device(ByteLen::new(2 * SIZE.get())));
+        pool.upkeep.devices.replace(device(index), new).unwrap();
+        pool.upkeep.devices.expand_by_itself().unwrap();
+        while pool.upkeep.resilver.step(1 << 20).unwrap() {}
+        pool.upkeep.devices.expand_by_itself().unwrap();
+        let gained = available(&pool) > before + SIZE.get();
+        assert_eq!(gained, index == 2, "after {index}: AVAIL {}", available(&pool));
+    }
+    fill(&pool, &mut model, next, 95);
+    assert_whole(&pool, "replaced");
+    verify(&pool, &model);
+    assert_survives(&sim, &[3, 4, 5], 1, &model, "replaced");
+}
+
+#[test]
+fn only_devices_that_are_in_use_as_a_whole_are_expanded() {
+    let sim = SimWorld::new(&[SIZE; 3]);
+    let pool = create(&sim, "raidz1");
+    let mut model = Model::new();
+    fill(&pool, &mut model, 16, 20);
+    let refused = |index| {
+        let error = pool.upkeep.devices.expand(device(index)).unwrap_err();
+        assert!(matches!(error, PoolError::Refused(_)), "{error}");
+    };
+    (0..3).for_each(|index| sim.device(index).grow_to(ByteLen::new(2 * SIZE.get())));
+    pool.upkeep.devices.offline(device(1), false).unwrap();
+    refused(1);
+    pool.upkeep.devices.online(device(1), None).unwrap();
+    refused(1);
+    while pool.upkeep.resilver.step(1 << 20).unwrap() {}
+    let new = Arc::new(sim.add_device(SIZE));
+    let stand_in = pool.upkeep.devices.replace(device(1), new).unwrap();
+    refused(1);
+    refused(stand_in.get());
+    // Its new end cannot be written: it is used as before.
+    let end = 2 * SIZE.get() - (1 << 20);
+    sim.device(0).inject(Fault::FailWrites(end..end + (1 << 20)));
+    let failed = pool.upkeep.devices.expand(device(0)).unwrap_err();
+    assert!(matches!(failed, PoolError::Device { .. }), "{failed}");
+    sim.device(0).clear_faults();
+    assert_eq!(
+        pool.upkeep.devices.expand(device(0)).unwrap(),
+        Expanded { bytes: SIZE.get(), is_of_use: false }
+    );
+    pool.upkeep.reshape.detach(stand_in).unwrap();
+    // Two that are larger make segments with one another.
+    assert!(pool.upkeep.devices.expand(device(1)).unwrap().is_of_use);
+    assert!(pool.upkeep.devices.expand(device(2)).unwrap().is_of_use);
+    fill(&pool, &mut model, 4_000, 50);
+    assert_whole(&pool, "refused and done");
+    verify(&pool, &model);
+    assert_survives(&sim, &[0, 1, 2], 1, &model, "refused and done");
+}
+
+#[test]
+fn what_a_device_has_grown_by_may_have_been_anothers() {
+    let sim = SimWorld::new(&[SIZE]);
+    let pool = create(&sim, "single");
+    let mut model = Model::new();
+    fill(&pool, &mut model, 16, 50);
+    drop(pool);
+    // A pool's second label area at the new end, of a disk that was as large.
+    let other = SimWorld::new(&[ByteLen::new(3 * SIZE.get())]);
+    let theirs = create(&other, "single");
+    // Written more often than ours.
+    (0..3).for_each(|number| theirs.rename(&format!("other{number}")).unwrap());
+    drop(theirs);
+    let mut image = other.images().remove(0);
+    let own = sim.images().remove(0);
+    let bytes = own.read(DeviceOffset::new(0), SIZE.get() as usize);
+    image.write(DeviceOffset::new(0), &bytes);
+    let sim = SimWorld::from_images(vec![image]);
+    let pool = import(&sim, 3).unwrap();
+    replay(&pool);
+    verify(&pool, &model);
+    assert_eq!(pool.upkeep.devices.expand(device(0)).unwrap().bytes, 2 * SIZE.get());
+    fill(&pool, &mut model, 4_000, 90);
+    drop(pool);
+    let pool = import(&SimWorld::from_images(sim.images()), 4).unwrap();
+    replay(&pool);
+    verify(&pool, &model);
+    assert_whole(&pool, "grown over another pool's end");
+}
+
+/// The pools on these devices.
+fn pools_on(devices: Vec<Arc<dyn Device>>) -> Vec<Importable> {
+    let found = devices.iter().filter_map(|device| match scan(device) {
+        Scan::Member(found) => Some(*found),
+        _ => None,
+    });
+    assemble(found.collect())
+}
+
+/// Imports what was split off.
+fn import_half(devices: Vec<Arc<dyn Device>>, seed: u64) -> Kept {
+    let mut plans = pools_on(devices);
+    assert_eq!(plans.len(), 1, "one pool is there");
+    let mut plan = plans.remove(0);
+    plan.split_off(PoolGuid::new(4242));
+    let options = ImportOptions { rename: Some("half".into()), ..ImportOptions::default() };
+    let half = Kept::import(world(seed), plan, &options).unwrap();
+    replay(&half);
+    half.commit().unwrap();
+    half
+}
+
+#[test]
+fn mirrors_are_split_into_two_pools_that_go_on_side_by_side() {
+    for copies in [2, 3] {
+        let sim = SimWorld::new(&vec![SIZE; 2 * copies]);
+        let rule = rule_for("mirror", copies).unwrap();
+        let groups = sim.devices().chunks(copies).map(|of| GroupSpec::data(rule, of.to_vec())).collect();
+        let pool = Kept::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+        let mut model = Model::new();
+        let next = fill(&pool, &mut model, 16, 40);
+        sync(&pool, &mut model, &files(90_000, 3, 2));
+        let named = [device(0)];
+        assert!(pool.upkeep.devices.choose_half(&[device(0), device(1)]).is_err(), "two of one");
+        let devices = pool.upkeep.devices.let_half_go(&named).unwrap();
+        let names: Vec<_> = devices.iter().map(|device| device.name()).collect();
+        assert_eq!(names, ["sim0".to_owned(), format!("sim{}", 2 * copies - 1)]);
+        assert_eq!(pool.store().losses_survived(), copies - 2);
+        assert!(!pool.upkeep.reshape.is_due(), "nothing is to be moved");
+        let half = import_half(devices, 9);
+        let mut other = model.clone();
+        verify(&half, &other);
+        assert!(!half.upkeep.reshape.is_due(), "nothing is to be moved");
+        // Both go on.
+        fill(&pool, &mut model, next, 40);
+        fill(&half, &mut other, next + 7, 40);
+        thin_out(&half, &mut other);
+        for (pool, model, case) in [(&pool, &model, "what stayed"), (&half, &other, "the half")] {
+            verify(pool, model);
+            assert_whole(pool, case);
+        }
+        assert!(matches!(
+            half.upkeep.devices.let_half_go(&[]),
+            Err(PoolError::Refused(Refusal::NoMirror(_)))
+        ));
+        drop((pool, half));
+        // Side by side they are two pools, each complete.
+        let after = SimWorld::from_images(sim.images());
+        let plans = pools_on(after.devices());
+        assert_eq!(plans.len(), 2);
+        for plan in plans {
+            assert!(plan.complete && plan.refusal.is_none(), "{}: {:?}", plan.name, plan.remarks);
+            let (name, is_half) = (plan.name.clone(), plan.guid == PoolGuid::new(4242));
+            assert_eq!(name, if is_half { "half" } else { "tank" });
+            let pool = Kept::import(world(11), plan, &ImportOptions::default()).unwrap();
+            replay(&pool);
+            verify(&pool, if is_half { &other } else { &model });
+            pool.commit().unwrap();
+            assert_whole(&pool, &name);
+            // A new copy, and what named the other half is let go of when nothing lies there any more.
+            if copies == 2 {
+                let new = new_devices(&after, 1);
+                pool.upkeep.reshape.attach(device(if is_half { 0 } else { 1 }), new).unwrap();
+                while pool.upkeep.resilver.step(1 << 20).unwrap() {}
+                reshape(&pool);
+                verify(&pool, if is_half { &other } else { &model });
+                assert_whole(&pool, &name);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mirror_is_not_split_before_both_halves_have_everything() {
+    let sim = SimWorld::new(&[SIZE]);
+    let pool = create(&sim, "single");
+    let mut model = Model::new();
+    fill(&pool, &mut model, 16, 40);
+    pool.upkeep.reshape.attach(device(0), new_devices(&sim, 1)).unwrap();
+    for named in [device(0), device(1)] {
+        let refused = pool.upkeep.devices.let_half_go(&[named]).err().expect("a refusal");
+        assert!(matches!(refused, PoolError::Refused(Refusal::NotCopied)), "{refused}");
+    }
+    reshape(&pool);
+    // One that dies in the commit at whose end they would part.
+    sim.device(0).inject(Fault::FailFlushes);
+    let refused = pool.upkeep.devices.let_half_go(&[device(1)]).err().expect("a refusal");
+    assert!(matches!(refused, PoolError::Refused(Refusal::NotWhole(_))), "{refused}");
+    sim.device(0).clear_faults();
+    assert!(pool.store().suspended().is_none());
+    verify(&pool, &model);
+    pool.upkeep.devices.clear(None).unwrap();
+    while pool.upkeep.resilver.step(1 << 20).unwrap() {}
+    drop(import_half(pool.upkeep.devices.let_half_go(&[device(0)]).unwrap(), 5));
+    verify(&pool, &model);
+    assert_whole(&pool, "what stayed");
+}
+
+#[test]
+fn a_pool_with_another_guid_is_one_beside_its_copy() {
+    let sim = SimWorld::new(&[SIZE; 3]);
+    let pool = create(&sim, "raidz1");
+    let mut model = Model::new();
+    fill(&pool, &mut model, 16, 30);
+    pool.commit().unwrap();
+    let copy = SimWorld::from_images(sim.images());
+    pool.upkeep.devices.offline(device(1), true).unwrap();
+    assert!(matches!(pool.upkeep.devices.reguid(), Err(PoolError::Refused(Refusal::NotWhole(_)))));
+    pool.upkeep.devices.online(device(1), None).unwrap();
+    while pool.upkeep.resilver.step(1 << 20).unwrap() {}
+    let guid = pool.upkeep.devices.reguid().unwrap();
+    assert_eq!(pool.store().identity(), guid);
+    sync(&pool, &mut model, &files(90_000, 3, 2));
+    drop(pool);
+    let mut plans = pools_on(sim.devices().into_iter().chain(copy.devices()).collect());
+    assert_eq!(plans.len(), 2);
+    for plan in &plans {
+        assert!(plan.complete && plan.refusal.is_none(), "{:?} {:?}", plan.remarks, plan.refusal);
+    }
+    plans.retain(|plan| plan.guid == guid);
+    let pool = Kept::import(world(5), plans.remove(0), &ImportOptions::default()).unwrap();
+    replay(&pool);
+    pool.commit().unwrap();
+    verify(&pool, &model);
+    assert_whole(&pool, "known by another guid");
+}
+
+#[test]
+fn power_cuts_while_a_pool_gets_another_guid_or_is_split_leave_whole_pools() {
+    for (word, count, splits) in [("raidz1", 3, false), ("single", 1, false), ("mirror", 2, true)] {
+        let sim = SimWorld::new(&vec![SIZE; count]);
+        let pool = create(&sim, word);
+        let mut model = Model::new();
+        commit(&pool, &mut model, &files(10, 40, 1));
+        sync(&pool, &mut model, &files(80, 3, 2));
+        let start = sim.trace().len();
+        let mut split_off = usize::MAX;
+        if splits {
+            let half = import_half(pool.upkeep.devices.let_half_go(&[]).unwrap(), 9);
+            split_off = sim.trace().len();
+            drop(half);
+        } else {
+            pool.upkeep.devices.reguid().unwrap();
+        }
+        pool.commit().unwrap();
+        drop(pool);
+        let trace = sim.trace();
+        let mut sweep = trace.sweep();
+        for cut in start..=trace.len() {
+            sweep.advance_to(cut);
+            let after = SimWorld::from_images(sweep.images(Survival::Random { seed: cut as u64 }));
+            let case = format!("{word}: cut at {cut} of {}", trace.len());
+            let plans = pools_on(after.devices());
+            let usable = plans.into_iter().filter(|plan| plan.complete);
+            let mut names = Vec::new();
+            for plan in usable {
+                names.push(plan.name.clone());
+                assert!(plan.refusal.is_none(), "{case}: {:?}", plan.refusal);
+                let pool = Kept::import(world(7), plan, &ImportOptions::default())
+                    .unwrap_or_else(|error| panic!("{case}: {error}"));
+                replay(&pool);
+                verify(&pool, &model);
+                pool.commit().unwrap();
+                assert_whole(&pool, &case);
+            }
+            names.sort();
+            match splits && cut >= split_off {
+                true => assert_eq!(names, ["half", "tank"], "{case}"),
+                false => assert!(names.contains(&"tank".to_owned()), "{case}: {names:?}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn power_cuts_while_groups_grow_shrink_and_leave_lose_nothing() {
     type Change = fn(&Kept, &SimWorld);
-    let changes: [(&str, &str, usize, Change); 6] = [
+    let changes: [(&str, &str, usize, Change); 8] = [
+        ("expand", "single", 1, |pool, sim| grow(pool, sim, 1)),
+        ("expand all", "raidz1", 3, |pool, sim| grow(pool, sim, 3)),
         ("attach", "raidz1", 3, |pool, sim| {
             pool.upkeep.reshape.attach(device(0), new_devices(sim, 1)).unwrap();
             rebalance(pool);

@@ -105,7 +105,7 @@ impl Bed {
     /// A blank device, or a spare, takes the place of another; not of one that is to leave.
     fn replace(&mut self, index: DeviceIndex) {
         let pool = self.pool();
-        let new = Arc::new(self.sim.add_device(self.shape.device_size()));
+        let new = Arc::new(self.sim.add_device(self.largest()));
         if pool.store().members().get(index).is_leaving() {
             assert!(
                 matches!(pool.upkeep.devices.replace(index, new), Err(PoolError::Refused(_))),

@@ -4,9 +4,10 @@
 
 use crate::bed::Bed;
 use larder_device::Device;
-use larder_format::DeviceIndex;
 use larder_format::label::LayoutKind;
+use larder_format::{ByteLen, DeviceIndex};
 use larder_pool::create::rule_for;
+use larder_pool::member::Member;
 use larder_pool::{GroupSpec, GroupUse, PoolError};
 use std::sync::Arc;
 
@@ -15,12 +16,40 @@ const COPIES: usize = 4;
 const GROUPS: usize = 3;
 /// Columns that a group grows to at most.
 const WIDEST: usize = 9;
+/// Bytes that a device grows to at most.
+const LARGEST: u64 = 96 << 20;
 /// Steps that moving everything takes at most.
 const STEPS: usize = 5_000;
 
 impl Bed {
     fn new_device(&self) -> Arc<dyn Device> {
-        Arc::new(self.sim.add_device(self.shape.device_size()))
+        Arc::new(self.sim.add_device(self.largest()))
+    }
+
+    /// A size that does for the place of any device.
+    pub fn largest(&self) -> ByteLen {
+        let slots = |member: Arc<Member>| u64::from(member.slot_count()) * u64::from(member.slot_size);
+        let most = self.pool().store().members().iter().map(slots).max().unwrap_or(0);
+        // Label areas, and what lies before slots of larger sectors.
+        let needed = most.next_multiple_of(1 << 20) + (3 << 20);
+        ByteLen::new(needed.max(self.shape.device_size().get()))
+    }
+
+    /// A device gets larger, and all of it is used, or not yet.
+    pub fn expand(&mut self) {
+        let Some(seat) = self.some_place(|_| true) else { return };
+        let since = self.sim.trace().len();
+        let (pool, device) = (self.pool(), self.sim_of(seat));
+        let size = device.size().get() + (self.next(3) << 20) * (1 + self.next(3));
+        if size <= LARGEST {
+            device.grow_to(ByteLen::new(size));
+        }
+        let done = match pool.upkeep.devices.expand(seat) {
+            // It is one of those that fail, and is as large as before.
+            Err(PoolError::Device { .. }) => Ok(None),
+            done => done.map(Some),
+        };
+        self.came_to("expand", done, since);
     }
 
     /// The copies that the mirror of `seat` has, if it is in one that stays as it is.

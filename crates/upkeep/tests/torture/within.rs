@@ -194,7 +194,7 @@ impl Bed {
 
     fn step(&mut self) {
         let pool = self.pool();
-        match self.next(60) {
+        match self.next(62) {
             0..=9 => self.put(),
             10..=11 => self.remove(),
             12..=15 => self.sync(),
@@ -232,6 +232,7 @@ impl Bed {
             54 => self.change_layout(),
             55 => self.remove_group(),
             56..=57 => self.rebalance(),
+            58..=59 => self.expand(),
             _ => {
                 let since = self.sim.trace().len();
                 for _ in 0..self.next(4) {

@@ -110,6 +110,12 @@ pub struct PoolStatus {
     /// Bytes that a rebalance would give files.
     #[serde(default)]
     pub to_gain: u64,
+    /// Devices that are larger than what the pool uses of them, where that is of use.
+    #[serde(default)]
+    pub to_expand: Vec<String>,
+    /// Bytes that files could take more if all of those were used.
+    #[serde(default)]
+    pub expand_gain: u64,
     /// Further device losses survived, whichever devices they hit.
     pub survives: u32,
     /// Files (or `dataset:inode`) with data that could not be healed.

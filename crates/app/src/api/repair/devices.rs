@@ -20,6 +20,9 @@ pub struct Online {
     pub name: String,
     /// Its devices, or absolute paths where missing ones are now.
     pub devices: Vec<String>,
+    /// All of devices that have grown is used.
+    #[serde(default)]
+    pub expand: bool,
 }
 
 /// Notes for people on a change that was made, a sentence each.

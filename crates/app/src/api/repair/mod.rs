@@ -7,7 +7,9 @@
 mod devices;
 mod reshape;
 mod scans;
+mod split;
 
 pub use devices::*;
 pub use reshape::*;
 pub use scans::*;
+pub use split::*;

@@ -105,7 +105,7 @@ pub fn no_place(text: &str) -> ApiError {
 /// The least bytes of a device that can take the place of `member`.
 pub fn needed(member: &Member) -> u64 {
     let start = member.label().map_or(LABEL_AREA, |label| label.data_start.get());
-    start + u64::from(member.slot_count) * u64::from(member.slot_size) + LABEL_AREA
+    start + u64::from(member.slot_count()) * u64::from(member.slot_size) + LABEL_AREA
 }
 
 /// Refuses a device that cannot take the place of `old`.

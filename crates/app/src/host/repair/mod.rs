@@ -18,6 +18,7 @@ mod remove;
 mod replace;
 mod resilver;
 mod scrub;
+mod split;
 mod trim;
 
 use super::error::NOTHING_CHANGED;
@@ -82,9 +83,20 @@ impl Host {
         if live.pool.store().members().spares().iter().any(|spare| spare.index == index) {
             roster::note_spare(&live.pool, member.guid)?;
         }
-        self.remembered.lock().note(&self.run_dir, live.pool.store().guid(), [(member.guid, member.name())]);
+        self.remembered.lock().note(
+            &self.run_dir,
+            live.pool.store().identity(),
+            [(member.guid, member.name())],
+        );
         roster::note_path(&live.pool, &member)?;
         Ok(())
+    }
+
+    /// Notes where all devices are under the GUID that the pool has now.
+    fn note_identity(&self, live: &Live) {
+        let (pool, mut remembered) = (&live.pool, self.remembered.lock());
+        remembered.note(&self.run_dir, pool.store().identity(), live.device_paths());
+        remembered.hold(&self.run_dir, pool.store().identity(), pool.incarnation());
     }
 
     /// The same of all.

@@ -10,6 +10,8 @@ use larder_device::OpenMode;
 use larder_pool::Pool;
 use larder_pool::member::{Member, MemberState};
 use larder_pool::open::{Found, Scan, scan};
+use larder_pool::property::format_size;
+use larder_upkeep::Expanded;
 use std::fs;
 
 impl Host {
@@ -20,9 +22,17 @@ impl Host {
         self.still_here(&live)?;
         let mut told = Told::default();
         for text in &request.devices {
-            let note = self
-                .online_one(&live, text)
-                .map_err(|error| error.within(format!("cannot online {text}")).of_pool(&request.name))?;
+            let note = match request.expand && is_in_use(&live.pool, text) {
+                true => expand(&live, text),
+                false => self.online_one(&live, text).map(|note| {
+                    let later = || format!("{text} is in use; it can be expanded when it has what it missed");
+                    note.or_else(|| request.expand.then(later))
+                }),
+            };
+            let note = note.map_err(|error| {
+                let what = if request.expand { "expand" } else { "online" };
+                error.within(format!("cannot {what} {text}")).of_pool(&request.name)
+            })?;
             told.notes.extend(note);
         }
         Ok(told)
@@ -73,6 +83,25 @@ impl Host {
         self.note_path(live, member.index)?;
         Ok(None)
     }
+}
+
+fn is_in_use(pool: &Pool, text: &str) -> bool {
+    roster::find(pool, text).is_ok_and(|member| member.state() == MemberState::Online)
+}
+
+/// Uses all of a device, if it is larger than what the pool has of it.
+fn expand(live: &Live, text: &str) -> Result<Option<String>> {
+    let member = roster::find(&live.pool, text)?;
+    let expanded = live.upkeep.devices.expand(member.index).map_err(refused)?;
+    let more = format_size(expanded.bytes);
+    Ok(match expanded {
+        Expanded { bytes: 0, .. } => Some(format!("{text} is no larger than the pool knows")),
+        Expanded { is_of_use: false, .. } => {
+            let when = "files can use that when other devices of its group are as large";
+            Some(format!("{text} has {more} more: {when}"))
+        }
+        _ => None,
+    })
 }
 
 /// Opens the device of a member anew, if it is at `path`; nothing when we have it open already.

@@ -39,7 +39,7 @@ pub fn discarded(pool: &Pool, logs: &[Log]) -> Vec<Slot> {
             let from = offset.checked_sub(start).expect("labels are not discarded");
             assert!(from.is_multiple_of(size) && len.is_multiple_of(size), "{len} bytes at {offset}");
             let all = from / size..(from + len) / size;
-            assert!(all.end <= u64::from(member.slot_count), "{len} bytes at {offset}");
+            assert!(all.end <= u64::from(member.slot_count()), "{len} bytes at {offset}");
             slots.extend(all.map(|slot| Slot { device: member.index, index: SlotIndex::new(slot as u32) }));
         }
     }

@@ -24,7 +24,7 @@ const SIZE: ByteLen = ByteLen::new(64 << 20);
 fn free(pool: &Pool) -> BTreeSet<Slot> {
     let used = used(pool);
     let of = |member: Arc<Member>| {
-        (0..member.slot_count).map(move |slot| Slot { device: member.index, index: SlotIndex::new(slot) })
+        (0..member.slot_count()).map(move |slot| Slot { device: member.index, index: SlotIndex::new(slot) })
     };
     pool.store().members().iter().flat_map(of).filter(|slot| !used.contains(slot)).collect()
 }
