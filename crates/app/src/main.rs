@@ -8,6 +8,7 @@ mod api;
 mod cli;
 mod client;
 mod daemon;
+mod disks;
 mod engine;
 mod host;
 mod log;

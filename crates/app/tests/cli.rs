@@ -753,3 +753,40 @@ fn a_started_daemon_keeps_no_pipe_of_the_script_that_called() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n", "{output:?}");
     assert!(bed.daemon().is_some(), "a daemon was started");
 }
+
+/// Space in a plan, in a dry run and in the pool: of every shape that these files can have.
+#[test]
+fn a_plan_tells_the_space_that_create_shows_and_the_pool_has() {
+    let Some(bed) = Bed::new("a_plan_tells_the_space_that_create_shows_and_the_pool_has") else { return };
+    let mut devices = bed.devices("disks", 4, 1024);
+    devices.extend(bed.devices("more", 3, 640));
+    let number = |text: &str| -> u64 {
+        let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+        digits.parse().unwrap_or_else(|_| panic!("{text}"))
+    };
+    let planned: serde_json::Value =
+        serde_json::from_str(&bed.ok(&format!("plan -j {}", devices.join(" ")))).unwrap();
+    let mut made = 0;
+    for candidate in planned["candidates"].as_array().unwrap() {
+        let words: Vec<&str> =
+            candidate["create"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+        let create = format!("-m DIR/mnt tank {}", words.join(" "));
+        let dry: serde_json::Value =
+            serde_json::from_str(&bed.ok(&format!("pool create -n -j {create}"))).unwrap();
+        assert_eq!(candidate["usable"], dry["usable"], "{}", candidate["name"]);
+        // A few of them for real.
+        if made < 4 && candidate["word"] != "single" {
+            bed.ok(&format!("pool create {create}"));
+            let usable = candidate["usable"].as_u64().unwrap();
+            let has = number(&bed.ok("fs list -Hp -o available tank"));
+            assert!(
+                has <= usable && has as f64 > usable as f64 * 0.98,
+                "{}: {has} of {usable}",
+                candidate["name"]
+            );
+            bed.ok("pool destroy --now --yes tank");
+            made += 1;
+        }
+    }
+    assert_eq!(made, 4);
+}

@@ -133,3 +133,98 @@ fn the_log_has_times_for_people_and_priorities_for_the_journal() {
     let log = log_of(true, "larder=loud");
     assert!(log.starts_with("<4>larder::log: LARDER_LOG=\"larder=loud\" is not understood"), "{log}");
 }
+
+fn json(output: &Output) -> serde_json::Value {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_plan_needs_neither_daemon_nor_disks() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("plan.html");
+    let output =
+        larder(dir.path(), &["plan", "--price", "16T=280", "--html", page.to_str().unwrap(), "7x16T"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let told = text(&output.stdout);
+    for part in
+        ["take raidz2 of 7: ", "* raidz2 of 7 ", "PER TIB", "larder pool create tank raidz2 DISK1 DISK2 "]
+    {
+        assert!(told.contains(part), "{part:?} is not in {told}");
+    }
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("<svg") && page.contains("raid14 of 7") && !page.contains("http"));
+
+    let plan = json(&larder(dir.path(), &["plan", "-j", "7x16T"]));
+    assert_eq!(plan["output_version"]["command"], "larder plan");
+    let all = plan["candidates"].as_array().unwrap();
+    let best = &all[usize::try_from(plan["recommended"].as_u64().unwrap()).unwrap()];
+    assert_eq!((best["name"].as_str(), best["survival"]["any"].as_u64()), (Some("raidz2 of 7"), Some(2)));
+    assert_eq!(best["create"].as_array().unwrap().len(), 8);
+    for word in ["single", "mirror", "raidz1", "raidz2", "raidz3", "raid10", "raid14"] {
+        assert!(all.iter().any(|candidate| candidate["word"] == word), "{word}");
+    }
+    let worse = json(&larder(dir.path(), &["plan", "-j", "--afr", "5", "--correlated", "10", "7x16T"]));
+    assert_eq!(worse["assumptions"]["afr_hdd"], 0.05);
+    let risk = |plan: &serde_json::Value| plan["candidates"][0]["risk"]["pool_lost"].as_f64().unwrap();
+    assert!(risk(&worse) > risk(&plan));
+    assert!(!dir.path().join("daemon.sock").exists());
+}
+
+#[test]
+fn a_plan_tells_what_is_no_disk_and_what_is_on_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, len: u64| {
+        let path = dir.path().join(name);
+        fs::File::create(&path).unwrap().set_len(len).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (one, two, small) = (file("one", 1 << 30), file("two", 1 << 30), file("small", 1 << 20));
+    for (args, code, why) in [
+        (vec!["plan", "6x16"], 2, "has no unit"),
+        (vec!["plan", "0x4T"], 2, "1 to 384 disks"),
+        (vec!["plan", "/nowhere/at/all"], 1, "there is no device"),
+        (vec!["plan", "/dev/null"], 2, "neither a device nor a file"),
+        (vec!["plan", &one, &one], 2, "is given twice"),
+        (vec!["plan", &one, &small], 2, "is too small"),
+        (vec!["plan", "--spares", "2", &one, &two], 2, "leaves none"),
+        (vec!["plan", "--measure", "2x4T"], 2, "these are sizes"),
+        (vec!["plan", "--price", "5T=9", "2x4T"], 2, "no disk has that size"),
+        (vec!["plan", "--accept", "7", "2x4T"], 2, "years of the pool and of a block"),
+        (vec!["plan", "--measure-writes", "/nowhere/at/all", "2x4T"], 1, "cannot measure"),
+        (vec!["plan", "--html", "/nowhere/at/all.html", "2x4T"], 1, "cannot write"),
+    ] {
+        let output = larder(dir.path(), &args);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {error}");
+        assert!(error.contains(why) && output.stdout.is_empty(), "{args:?}: {error}");
+    }
+    let free = larder(dir.path(), &["plan", &one, &two]);
+    assert!(text(&free.stdout).contains(&format!("larder pool create tank mirror {one} {two}\n")));
+    // The mark of an XFS file system.
+    fs::write(&two, [b"XFSB".as_slice(), &[0; 100]].concat()).unwrap();
+    fs::File::options().write(true).open(&two).unwrap().set_len(1 << 30).unwrap();
+    let taken = larder(dir.path(), &["plan", &one, &two]);
+    let told = text(&taken.stdout);
+    assert!(told.contains("holds an XFS file system: no pool is made over it"), "{told}");
+    assert!(!told.contains("larder pool create"), "{told}");
+}
+
+/// Reads only: a file keeps its content and its time.
+#[test]
+fn measuring_reads_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    fs::write(&path, vec![7u8; 96 << 20]).unwrap();
+    let before = fs::metadata(&path).unwrap();
+    let plan = json(&larder(dir.path(), &["plan", "-j", "--measure", path.to_str().unwrap()]));
+    let after = fs::metadata(&path).unwrap();
+    assert_eq!((after.mtime_nsec(), after.ctime_nsec()), (before.mtime_nsec(), before.ctime_nsec()));
+    let measured = &plan["disks"][0]["measured"];
+    for figure in ["stream_first", "stream_last", "reads_4k", "reads_128k"] {
+        assert!(measured[figure].as_f64().unwrap() > 0.0, "{figure} in {measured}");
+    }
+    let mean = (measured["stream_first"].as_f64().unwrap() + measured["stream_last"].as_f64().unwrap()) / 2.0;
+    let told = plan["candidates"][0]["speed"]["read"].as_f64().unwrap();
+    assert!((told / mean.min(1.5e9) - 1.0).abs() < 1e-9, "{told} of {mean}");
+}

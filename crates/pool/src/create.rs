@@ -123,21 +123,25 @@ impl PoolSpec {
     /// Space for files in such a pool while it is empty, in records of `record_size` bytes.
     pub fn available(&self, record_size: u32) -> u64 {
         let of_data = self.groups.iter().filter(|group| group.role == GroupRole::Data);
-        let groups = of_data.enumerate().map(|(number, group)| {
-            let slot_size = group.slot_size();
-            let slots: Vec<_> = (0u16..)
-                .zip(&group.devices)
-                .map(|(index, device)| {
-                    (DeviceIndex::new(index), slot_count(device.size(), slot_size, self.ashift))
-                })
-                .collect();
-            let index = GroupIndex::new(number as u16);
-            let space = GroupSpace::new(index, group.rule, slot_size, self.ashift, &slots);
-            let free = space.free_above(Watermark::Available).columns;
-            space.available(free, 0, record_size.min(slot_size / 4))
+        let groups = of_data.map(|group| {
+            let sizes: Vec<ByteLen> = group.devices.iter().map(|device| device.size()).collect();
+            available(group.rule, &sizes, self.ashift, record_size)
         });
         groups.sum()
     }
+}
+
+/// Space for files in an empty group of data over devices of these sizes, in records of `record_size` bytes. Of several
+/// groups the sum is what their pool has.
+pub fn available(rule: GroupRule, sizes: &[ByteLen], ashift: u8, record_size: u32) -> u64 {
+    let slot_size = slot_size(sizes.iter().map(|size| size.get()).min().unwrap_or(0));
+    let slots: Vec<_> = (0u16..)
+        .zip(sizes)
+        .map(|(index, &size)| (DeviceIndex::new(index), slot_count(size, slot_size, ashift)))
+        .collect();
+    let space = GroupSpace::new(GroupIndex::new(0), rule, slot_size, ashift, &slots);
+    let free = space.free_above(Watermark::Available).columns;
+    space.available(free, 0, record_size.min(slot_size / 4))
 }
 
 impl GroupSpec {

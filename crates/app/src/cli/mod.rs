@@ -34,6 +34,7 @@ mod fs_trash;
 mod items;
 mod out;
 mod personalities;
+mod plan;
 mod policy;
 mod policy_import;
 mod policy_run;
@@ -170,6 +171,8 @@ enum Command {
     Cachestat(cachestat::Args),
     /// Tells what compression and deduplication would gain for files anywhere, before they are stored
     Advise(advise::Args),
+    /// Compares the layouts that disks could have, before a pool is made: space, losses survived, risk, speed, price
+    Plan(plan::Args),
     /// The process that holds the imported pools; other commands start it when they need it
     Daemon(daemon::Args),
     /// Makes links by whose names the binary speaks like zpool and zfs
@@ -271,6 +274,9 @@ fn run(call: Call) -> Result<u8> {
     if let Command::Advise(args) = command {
         return advise::run(&args, applet);
     }
+    if let Command::Plan(args) = command {
+        return plan::run(&args);
+    }
     let run_dir = RunDir::from_environment()?;
     if let Command::Daemon(args) = command {
         return daemon::run(&args, &run_dir);
@@ -287,9 +293,11 @@ fn run(call: Call) -> Result<u8> {
         Command::Cachestat(args) => cachestat::run(&args, &session),
         Command::Arcstat(args) => cachestat::run_arcstat(&args, &session),
         Command::Zdb(args) => pool_dedup::run_zdb(args, &session),
-        Command::Daemon(_) | Command::Personalities(_) | Command::Dedupe(_) | Command::Advise(_) => {
-            unreachable!("they ran above")
-        }
+        Command::Daemon(_)
+        | Command::Personalities(_)
+        | Command::Dedupe(_)
+        | Command::Advise(_)
+        | Command::Plan(_) => unreachable!("they ran above"),
     }
 }
 

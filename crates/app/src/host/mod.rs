@@ -39,6 +39,8 @@ mod streams;
 mod tests;
 mod world;
 
+pub use create::free_device;
+pub use devices::by_id;
 pub use labels::clear_label;
 
 use crate::api::dedup::RebuildIndex;

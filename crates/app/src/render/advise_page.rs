@@ -1,6 +1,7 @@
 //! Advice as one page: folders by size, gain in colour. Nothing on it comes from elsewhere.
 
 use super::advise::name;
+use super::page::{escape, page};
 use larder_advise::{FolderReport, Report};
 use larder_pool::property::format_size;
 
@@ -8,10 +9,6 @@ const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 560.0;
 /// Room for the name of a folder that has others in it.
 const HEAD: f64 = 18.0;
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
 
 /// A rectangle.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -123,21 +120,14 @@ pub fn html(report: &Report) -> String {
     }
     let text = escape(&super::advise::text(report, None, false));
     let title = report.folders.first().map_or(String::new(), |folder| escape(&name(report, folder)));
-    format!(
-        "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'><title>Advice: {title}</title>\n<style>
-:root {{ color-scheme: light dark }}
-body {{ font: 15px sans-serif; margin: 2em auto; max-width: 1060px; padding: 0 1em }}
-svg {{ width: 100%; height: auto }}
-rect {{ stroke: Canvas; stroke-width: 1.5 }}
-text {{ font: 11px sans-serif; fill: #111 }}
-pre {{ overflow-x: auto; font-size: 13px }}
-</style></head><body>
-<h1>{title}</h1>
+    let body = format!(
+        "<h1>{title}</h1>
 <p>Area is size; the greener, the more the advice saves. Point at a folder for its verdict.</p>
 <svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img'>{svg}</svg>
-<pre>{text}</pre>
-</body></html>\n"
-    )
+<pre>{text}</pre>\n"
+    );
+    let style = "rect { stroke: Canvas; stroke-width: 1.5 }\ntext { font: 11px sans-serif; fill: #111 }\n";
+    page(&format!("Advice: {title}"), style, &body)
 }
 
 #[cfg(test)]
