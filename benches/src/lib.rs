@@ -4,6 +4,7 @@ pub mod committer;
 pub mod content;
 pub mod daemon;
 pub mod device;
+pub mod disks;
 pub mod litter;
 pub mod machine;
 pub mod no_op;

@@ -28,6 +28,11 @@ for _ in range(int(sys.argv[2])):
         os.fsync(file.fileno())
 PY
 }
+# small COUNT: so many files of 6000 bytes that no codec makes smaller.
+small() {
+    mkdir -p "$MNT/small"
+    for ((i = 0; i < $1; i++)); do head -c 6000 /dev/urandom >"$MNT/small/$i"; done
+}
 # writes WHICH: requests that the devices of a class took so far, by JSON: logs, special, fast, or data.
 writes() {
     "$LARDER" pool iostat -vj tank | python3 -c '
@@ -38,6 +43,14 @@ def leaves(vdev):
     below = vdev.get("vdevs") or {}
     return sum(map(leaves, below.values())) if below else vdev["write_ops"]
 print(sum(map(leaves, of.values())))' "$1"
+}
+# taken WHICH: bytes that are allocated there.
+taken() {
+    "$LARDER" pool iostat -vj tank | python3 -c '
+import json, sys
+pool = json.load(sys.stdin)["pools"]["tank"]
+of = pool["vdevs"] if sys.argv[1] == "data" else pool.get(sys.argv[1], {})
+print(sum(vdev["alloc_space"] for vdev in of.values()))' "$1"
 }
 
 check "a dry run shows it" sh -c "'$LARDER' pool create -n tank mirror '$DEVICES'/disk* log '$LOG' | grep -A1 '^.logs\$' | grep -q '$LOG'"
@@ -128,6 +141,15 @@ whole "without any log"
 check "metadata gets devices" "$LARDER" pool add tank fast mirror "$BED/fast/a" "$BED/fast/b"
 check "status has them" says ' fast mirror-3 '
 synced 200
+sums
+check "small records go there too" "$LARDER" fs set special_small_blocks=8K tank
+check "and it is told" test "$("$LARDER" fs get -Hp -o value special_small_blocks tank)" = 8192
+"$LARDER" pool sync tank
+before=$(taken fast) data=$(taken data)
+small 2000
+"$LARDER" pool sync tank
+check "and are on those devices" test "$(($(taken fast) - before))" -gt $((8 << 20))
+check "and not on the others" test "$(($(taken data) - data))" -lt $((4 << 20))
 sums
 "$LARDER" pool export tank
 import

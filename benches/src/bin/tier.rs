@@ -3,24 +3,22 @@
 //! `cargo run --release -p larder-benches --bin tier -- FOLDER` (see benches/README.md). A pool in this process on
 //! files in FOLDER, which answer as disks would ([`larder_device::Disk`]); records are read at random from several
 //! threads: as fast as the files are, then at the disks' pace, then with a device for copies beside them, of which the
-//! last part counts.
+//! last part counts; then after an export, and after the process was cut short.
 
 use clap::Parser;
 use larder_benches::content::Content;
-use larder_benches::daemon::pause;
 use larder_benches::device::sparse_file;
+use larder_benches::disks::{filling, import, open, pace};
 use larder_benches::pattern::{Pattern, Picker};
 use larder_benches::{MIB, record, world};
-use larder_device::{Clock, Device, FaultDevice, FileDevice, OpenMode, SystemClock, SystemWorkers};
+use larder_device::{Clock, FileDevice, OpenMode, SystemClock, SystemWorkers};
 use larder_format::BlockPtr;
 use larder_pool::codec::Codec;
 use larder_pool::create::rule_for;
 use larder_pool::{GroupSpec, Pool, PoolSpec};
 use larder_upkeep::Upkeep;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -77,14 +75,8 @@ fn main() {
     sparse_file(&cache, (args.cache * MIB) as u64);
     let device = FileDevice::open(&cache, OpenMode::Exclusive).expect("the file can be used");
     upkeep.devices.add_cache(Arc::new(device)).expect("a device for copies");
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                pool.store().read_cache.wait(Duration::from_millis(100));
-                while pool.store().fill_read_cache() {}
-            }
-        });
+    let mut last = None;
+    filling(&pool, || {
         for (part, seconds) in [("while it fills", args.seconds * 3), ("with copies", args.seconds)] {
             let got = read(&args, &pool, &records, part, seconds, part.len() as u64);
             let expected = slow.per_second * slow.missed_ram / got.missed.max(1e-9);
@@ -93,8 +85,8 @@ fn main() {
                 got.per_second / expected,
                 got.within(fast.p99() * 2)
             );
+            last = Some(got);
         }
-        is_over.store(true, Ordering::Relaxed);
     });
     let stats = pool.store().read_cache.stats(pool.store().clock().monotonic()).expect("a device for copies");
     println!(
@@ -105,27 +97,25 @@ fn main() {
         stats.policy.kept_bytes >> 20,
         stats.curve
     );
-    pace(&paths, None);
-}
-
-/// Has the files answer like that disk, or as they are. The control file is looked at within a second.
-fn pace(paths: &[PathBuf], disk: Option<&str>) {
-    for path in paths {
-        let control = PathBuf::from(format!("{}.faults", path.display()));
-        match disk {
-            Some(line) => fs::write(control, format!("{line}\n")).expect("a control file"),
-            None => drop(fs::remove_file(control)),
-        }
+    let before = last.expect("parts with copies").of_misses;
+    drop(upkeep);
+    pool.commit_export().expect("an export");
+    drop(pool);
+    for (part, seed) in [("after an export", 31), ("after a crash", 32)] {
+        let pool = import(paths.iter().chain([&cache]));
+        let upkeep = Upkeep::new(&pool);
+        let got = filling(&pool, || read(&args, &pool, &records, part, args.seconds, seed));
+        println!("  {:.2} of the hits before, of what memory missed", got.of_misses / before.max(1e-9));
+        // Nothing is told to the devices: what is in the files is what a process leaves that was killed.
+        drop((upkeep, pool));
     }
-    pause(Duration::from_secs(2));
+    pace(&paths, None);
 }
 
 fn pool(args: &Args, paths: &[PathBuf]) -> Arc<Pool> {
     let open = |path: &PathBuf| {
         sparse_file(path, (args.mib * MIB) as u64 * 5 / 4 + (256 << 20));
-        let report = |line: String| eprintln!("{line}");
-        Arc::new(FaultDevice::open(path as &Path, OpenMode::Exclusive, report).expect("the file can be used"))
-            as Arc<dyn Device>
+        open(path)
     };
     let word = if paths.len() == 1 { "single" } else { "mirror" };
     let rule = rule_for(word, paths.len()).expect("enough devices");
@@ -161,6 +151,8 @@ struct Part {
     /// Of reads, those that RAM, and those that nothing but the disks answered.
     missed_ram: f64,
     missed: f64,
+    /// Of those that RAM missed, what copies answered.
+    of_misses: f64,
     times: Vec<Duration>,
 }
 
@@ -211,6 +203,7 @@ fn read(args: &Args, pool: &Pool, records: &[BlockPtr], name: &str, seconds: u64
         per_second: times.len() as f64 / seconds as f64,
         missed_ram: missed / all,
         missed: (missed - ssd).max(0.0) / all,
+        of_misses: ssd / missed.max(1.0),
         times,
     };
     println!(

@@ -124,13 +124,14 @@ impl Cache {
         is_new
     }
 
-    /// A slot that was full before a restart, with the id of each of its blocks, their units from its beginning and
-    /// their lengths in units. Slots are to come in the order in which they were filled. False when the slot is here.
+    /// A slot that was full before a restart, with the id of each of its blocks, their units from its beginning,
+    /// their lengths in units and their counts as [`Cache::counts`] gave them. Slots are to come in the order in
+    /// which they were filled. False when the slot is here.
     pub fn restore(
         &mut self,
         slot: u32,
         kind: Kind,
-        blocks: impl IntoIterator<Item = (u64, u32, u32)>,
+        blocks: impl IntoIterator<Item = (u64, u32, u32, u8)>,
     ) -> bool {
         assert!(
             (u64::from(slot) + 1) * u64::from(self.config.slot_units) <= PLACES,
@@ -195,6 +196,23 @@ impl Cache {
             self.imitate_anew();
         }
         Some(place)
+    }
+
+    /// At most so many slots of whose blocks some were hit since this was last asked; those that are being filled only
+    /// if `open`.
+    pub fn recounted(&mut self, most: usize, open: bool) -> Vec<u32> {
+        self.policy.recounted(most, open)
+    }
+
+    /// Parts that [`Cache::counts`] has.
+    pub fn buckets(&self) -> usize {
+        self.policy.buckets()
+    }
+
+    /// Places of blocks that were hit, with a count of that up to 3, of some parts of all there are: looking at all of
+    /// them at once would keep readers waiting.
+    pub fn counts(&self, buckets: Range<usize>) -> impl Iterator<Item = (Place, u8)> + '_ {
+        self.policy.counts(buckets)
     }
 
     /// Bytes that were written beside blocks.

@@ -78,11 +78,13 @@ struct Slot {
     state: State,
     /// It has metadata.
     pinned: bool,
+    /// Counts in it have changed since they were last taken.
+    recounted: bool,
     live: u32,
     hit: u32,
 }
 
-const ABSENT: Slot = Slot { state: State::Absent, pinned: false, live: 0, hit: 0 };
+const ABSENT: Slot = Slot { state: State::Absent, pinned: false, recounted: false, live: 0, hit: 0 };
 
 /// Segments of one sort.
 #[derive(Debug, Default)]
@@ -193,29 +195,31 @@ impl Policy {
         true
     }
 
-    /// A slot that was full before a restart: its blocks, each with its place in it and its units, as if appended after
-    /// all that are here. Without room in memory fewer are taken.
+    /// A slot that was full before a restart: its blocks, each with its place in it, its units and its count, as if
+    /// appended after all that are here. Without room in memory fewer are taken.
     pub fn restore(
         &mut self,
         slot: u32,
         kind: Kind,
-        blocks: impl IntoIterator<Item = (u64, u32, u32)>,
+        blocks: impl IntoIterator<Item = (u64, u32, u32, u8)>,
     ) -> bool {
         if !self.add_slot(slot) {
             return false;
         }
         self.free.pop();
         let pinned = kind.is_pinned();
-        self.slots[slot as usize] = Slot { state: State::Sealed, pinned, live: 0, hit: 0 };
+        self.slots[slot as usize] = Slot { state: State::Sealed, pinned, ..ABSENT };
         self.queues[usize::from(pinned)].sealed.push_back(slot);
-        for (id, unit, units) in blocks {
+        for (id, unit, units, count) in blocks {
             let fits = units.checked_add(unit).is_some_and(|end| end <= self.slot_units);
             if !is_length(units) || !fits || !self.is_below_cap() {
                 continue;
             }
             let place = u64::from(slot) * u64::from(self.slot_units) + u64::from(unit);
-            let others = self.table.insert(self.hash(id), Entry { place, units, count: 0 });
+            let count = count.min(MOST_HITS);
+            let others = self.table.insert(self.hash(id), Entry { place, units, count });
             self.slots[slot as usize].live += 1;
+            self.slots[slot as usize].hit += u32::from(count > 0);
             if let Some(entry) = others {
                 self.uncount(entry);
             }
@@ -242,7 +246,31 @@ impl Policy {
         if entry.count < MOST_HITS {
             self.table.insert(hash, Entry { count: entry.count + 1, ..entry });
             self.slots[place.slot as usize].hit += u32::from(entry.count == 0);
+            self.slots[place.slot as usize].recounted = true;
         }
+    }
+
+    /// At most so many slots in which counts have changed since they were last taken; those that are being filled only
+    /// if `open`.
+    pub fn recounted(&mut self, most: usize, open: bool) -> Vec<u32> {
+        let is_there = |slot: &Slot| slot.state == State::Sealed || (open && slot.state == State::Open);
+        let changed = self.slots.iter_mut().enumerate().filter(|(_, slot)| slot.recounted && is_there(slot));
+        let taken = changed.take(most).map(|(at, slot)| {
+            slot.recounted = false;
+            at as u32
+        });
+        taken.collect()
+    }
+
+    /// Parts of the table, for [`Policy::counts`].
+    pub fn buckets(&self) -> usize {
+        self.table.buckets()
+    }
+
+    /// Place and count of each block in some parts of the table that was hit.
+    pub fn counts(&self, buckets: Range<usize>) -> impl Iterator<Item = (Place, u8)> + '_ {
+        let hit = self.table.entries(buckets).filter(|entry| entry.count > 0);
+        hit.map(|entry| (self.cached(entry).place, entry.count))
     }
 
     /// Whether a block that is not cached should be.
@@ -301,7 +329,7 @@ impl Policy {
                     self.slots[full as usize].state = State::Sealed;
                     queue.sealed.push_back(full);
                 }
-                self.slots[slot as usize] = Slot { state: State::Open, pinned, live: 0, hit: 0 };
+                self.slots[slot as usize] = Slot { state: State::Open, pinned, ..ABSENT };
                 (slot, 0)
             }
         };
@@ -310,6 +338,7 @@ impl Policy {
         let others = self.table.insert(self.hash(id), Entry { place, units, count });
         self.slots[slot as usize].live += 1;
         self.slots[slot as usize].hit += u32::from(count > 0);
+        self.slots[slot as usize].recounted |= count > 0;
         if let Some(entry) = others {
             self.uncount(entry);
         }

@@ -148,6 +148,17 @@ impl Table {
         }
     }
 
+    /// Buckets, each with the entries of some hashes.
+    pub fn buckets(&self) -> usize {
+        self.buckets.len()
+    }
+
+    /// All entries of some buckets.
+    pub fn entries(&self, buckets: std::ops::Range<usize>) -> impl Iterator<Item = Entry> + '_ {
+        let end = buckets.end.min(self.buckets.len());
+        self.buckets[buckets.start.min(end)..end].iter().flatten().map(|entry| Entry::unpack(*entry))
+    }
+
     fn bucket_and_tag(&self, hash: u64) -> (usize, u64) {
         let scaled = u128::from(hash) * self.buckets.len() as u128;
         ((scaled >> 64) as usize, scaled as u64 >> TAG_SHIFT)

@@ -244,11 +244,11 @@ fn slots_of_before_are_found_again_and_metadata_stays_in_up_to_half() {
     };
     let mut cache = Cache::new(config);
     let lengths = [1, 7, larder_cache::LONGEST];
-    assert!(cache.restore(2, Kind::Demand, (0..9).map(|i| (i, i as u32 * 7, 7))));
-    assert!(cache.restore(0, Kind::Metadata, (100..164).map(|i| (i, i as u32 - 100, 1))));
+    assert!(cache.restore(2, Kind::Demand, (0..9).map(|i| (i, i as u32 * 7, 7, 0))));
+    assert!(cache.restore(0, Kind::Metadata, (100..164).map(|i| (i, i as u32 - 100, 1, 2))));
     assert!(!cache.restore(2, Kind::Demand, []), "it is there");
     // Blocks that do not fit a slot, or have a length that none has, are passed over.
-    assert!(cache.restore(1, Kind::Demand, lengths.map(|units| (200 + u64::from(units), 62, units))));
+    assert!(cache.restore(1, Kind::Demand, lengths.map(|units| (200 + u64::from(units), 62, units, 0))));
     assert_eq!(cache.blocks(), 9 + 64 + 1);
     assert!((0..9).all(|id| cache.find(id).is_some_and(|of| of.units == 7 && of.place.slot == 2)));
     assert!((100..164).all(|id| cache.find(id).is_some_and(|of| of.place.slot == 0)));
@@ -290,4 +290,35 @@ fn where_nothing_may_be_written_nothing_is_not_even_for_the_first_time() {
     assert_eq!(cache.used_bytes(place.slot), UNIT);
     assert_eq!(cache.used_bytes(place.slot ^ 1), 0);
     assert_eq!(cache.written_and_budget(0).0, 0, "what fills a slot for the first time is free");
+}
+
+#[test]
+fn counts_of_before_are_taken_over_and_those_that_change_are_told() {
+    let config = Config {
+        seed: 9,
+        slot_units: 64,
+        expected_blocks: 4096,
+        cap: 1 << 20,
+        budget: WriteBudget { share: 1000.0, ..WriteBudget::default() },
+    };
+    let mut cache = Cache::new(config);
+    for slot in 0..8_u32 {
+        // The oldest was read often.
+        let count = if slot == 0 { 3 } else { 0 };
+        let id = |unit: u32| u64::from(slot * 64 + unit);
+        assert!(cache.restore(slot, Kind::Demand, (0..64).map(|unit| (id(unit), unit, 1, count))));
+    }
+    let all = |cache: &Cache| cache.counts(0..cache.buckets()).collect::<Vec<_>>();
+    assert!(
+        all(&cache).len() == 64 && all(&cache).iter().all(|(place, count)| (place.slot, *count) == (0, 3))
+    );
+    assert!(cache.recounted(10, true).is_empty(), "nothing changed");
+    let found = cache.find(5 * 64 + 7).unwrap();
+    cache.hit(Read { id: 5 * 64 + 7, units: 1, kind: Kind::Demand }, found.place);
+    assert_eq!(cache.recounted(10, false), [5]);
+    assert!(cache.recounted(10, false).is_empty(), "it was told");
+    assert!(all(&cache).contains(&(found.place, 1)));
+    // Of the oldest quarter the other one makes room; of the first all would stay.
+    assert_eq!(cache.reclaim(), Some(larder_cache::Reclaimed::Victim(1)));
+    assert_eq!(cache.evict(0, (0..64).map(|unit| (unit, unit as u32)), 0).len(), 64);
 }

@@ -10,9 +10,9 @@
 //! Data that cannot be stored becomes dirty again, except pieces of a record whose rest cannot be read: as after a
 //! failed write-back of any file system they are dropped, and fsync says so, once to each handle of the file.
 //!
-//! **fsync** of little data puts the bytes into the intent log and leaves them dirty; the commit that
-//! ends that stretch of the log stores them first (`flush_logged`). More than [`LOG_AT_MOST`], or data
-//! that was stored without having been logged, takes a commit.
+//! **fsync** of little data puts the bytes into the intent log and leaves them dirty; the commit that ends that
+//! stretch of the log stores them first (`flush_logged`). More than [`LOG_AT_MOST`], unless the log has devices of
+//! its own, or data that was stored without having been logged, takes a commit.
 
 use crate::cut::Cuts;
 use crate::error::{FsError, Result};
@@ -37,7 +37,8 @@ use std::sync::Arc;
 /// Bytes of records that all batches under way store at most, but for one record each: whole ones, however little of
 /// each was written. A quarter of the share of dirty data, where that is less.
 const BATCH: u64 = 32 << 20;
-/// Unlogged bytes of a file that an fsync puts into the log; more take a commit.
+/// Unlogged bytes of a file that an fsync puts into any log; more only by leave of the pool
+/// ([`larder_pool::Pool::admit_large_sync`]), or they take a commit.
 pub(crate) const LOG_AT_MOST: u64 = 1 << 20;
 /// Inodes with dirty data that are looked at for an fsync of another file; more take a commit.
 const LOG_INODES: usize = 1024;
@@ -45,6 +46,8 @@ const LOG_INODES: usize = 1024;
 pub(crate) const SPAN_MAX: u64 = 8 << 20;
 /// Bytes of one logged write.
 const LOG_PIECE: usize = 64 << 10;
+/// Bytes that the log takes for a write besides its data, at most.
+const LOG_OP: u64 = 128;
 
 /// The bytes of each inode that have not been looked at: between two batches its records may be cut otherwise.
 pub(crate) type Todo = BTreeMap<InodeId, Range<u64>>;
@@ -699,11 +702,18 @@ impl Volume {
         if self.dataset.is_snapshot() {
             return self.report(id, handle);
         }
-        let mut is_noted = self.note_data(id)?;
+        let mut large = None;
+        let mut admit = |bytes| {
+            // Given back first is what it had before.
+            large = None;
+            large = self.pool.admit_large_sync(bytes);
+            large.is_some()
+        };
+        let mut is_noted = self.note_data(id, &mut admit)?;
         if !is_noted {
             // The commit under way may be all that it takes.
             self.pool.await_commit();
-            is_noted = self.note_data(id)?;
+            is_noted = self.note_data(id, &mut admit)?;
         }
         if !is_noted {
             self.pool.commit()?;
@@ -714,6 +724,7 @@ impl Volume {
                 synced => synced?,
             }
         }
+        drop(large);
         self.report(id, handle)
     }
 
@@ -730,7 +741,7 @@ impl Volume {
                 found => found?,
             };
             let unlogged = inode.state.lock().data.unlogged.len();
-            let noted = if unlogged > *left { Ok(false) } else { self.note_data(id) };
+            let noted = if unlogged > *left { Ok(false) } else { self.note_data(id, |_| false) };
             match noted {
                 Ok(true) | Err(FsError::NotFound) => *left -= unlogged.min(*left),
                 Err(FsError::Damaged(_)) => return Ok(false),
@@ -740,8 +751,9 @@ impl Volume {
         Ok(true)
     }
 
-    /// Notes an inode's dirty data for the log; false when only a commit can make it durable.
-    fn note_data(&self, id: InodeId) -> Result<bool> {
+    /// Notes an inode's dirty data for the log; false when only a commit can make it durable. What is much is noted if
+    /// `admit` says so, with the bytes that it takes.
+    fn note_data(&self, id: InodeId, admit: impl FnOnce(u64) -> bool) -> Result<bool> {
         let inode = self.inode(id)?;
         {
             // Nothing to note, and perhaps nothing that may be written to.
@@ -755,7 +767,14 @@ impl Volume {
         let _turn = inode.turn.lock();
         let mut guard = inode.lock()?;
         let state: &mut State = &mut guard;
-        if state.stored_in > self.pool.store().durable_commit() || state.data.unlogged.len() > LOG_AT_MOST {
+        if state.stored_in > self.pool.store().durable_commit() {
+            return Ok(false);
+        }
+        let (bytes, ranges) = (state.data.unlogged.len(), state.data.unlogged.count() as u64);
+        // A range may begin and end within a record, and has parts of others between.
+        let ops = 2 * ranges + bytes / u64::from(state.live.record_size).clamp(1, LOG_PIECE as u64);
+        let is_large = bytes > LOG_AT_MOST || ranges * LOG_OP > LOG_AT_MOST;
+        if is_large && !admit(bytes + ops * LOG_OP) {
             return Ok(false);
         }
         let record_size = u64::from(state.live.record_size);

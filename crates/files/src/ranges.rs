@@ -60,6 +60,11 @@ impl RangeSet {
         self.0.iter().map(|(&at, &to)| at..to)
     }
 
+    /// Number of ranges.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// Count of the numbers in the set.
     pub fn len(&self) -> u64 {
         self.iter().map(|range| range.end - range.start).sum()

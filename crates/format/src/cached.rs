@@ -64,6 +64,29 @@ pub struct SlotSummary {
     pub blocks: Vec<CachedBlock>,
 }
 
+layout! {
+    /// Head of [`SlotCounts`], whose counts follow, four to a byte.
+    pub struct CountsHead[16] {
+        /// That of the slot's summary.
+        generation: u64 = 0,
+        /// XXH3-64 of device, slot, generation and counts.
+        sum: u64 = 8,
+    }
+}
+
+/// Counts of late reads of copies in a slot, by the unit in which each begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotCounts {
+    /// The device.
+    pub device: DeviceGuid,
+    /// The slot.
+    pub slot: u32,
+    /// That of the slot's summary: of another one they say nothing.
+    pub generation: u64,
+    /// Counts up to 3 of units 0, 1, ..., from the lowest bits of each byte up.
+    counts: Vec<u8>,
+}
+
 /// Bytes of a summary in a slot of that size.
 pub const fn summary_len(slot_size: u32) -> u32 {
     let part = slot_size / SUMMARY_PART;
@@ -73,6 +96,69 @@ pub const fn summary_len(slot_size: u32) -> u32 {
 /// Units for blocks in a slot of that size.
 pub const fn slot_units(slot_size: u32) -> u32 {
     slot_size.saturating_sub(summary_len(slot_size)) / CACHE_UNIT
+}
+
+/// Bytes of counts in a slot of that size: the last ones of what its summary has.
+pub const fn counts_len(slot_size: u32) -> u32 {
+    CountsHead::SIZE as u32 + slot_units(slot_size).div_ceil(4)
+}
+
+impl SlotCounts {
+    /// Zeros.
+    pub fn new(device: DeviceGuid, slot: u32, generation: u64, slot_size: u32) -> Self {
+        Self { device, slot, generation, counts: vec![0; slot_units(slot_size).div_ceil(4) as usize] }
+    }
+
+    /// The count of the block that begins with that unit.
+    pub fn get(&self, unit: u32) -> u8 {
+        self.counts.get((unit / 4) as usize).map_or(0, |four| four >> (unit % 4 * 2) & 3)
+    }
+
+    /// Sets it, from 0.
+    pub fn set(&mut self, unit: u32, count: u8) {
+        if let Some(four) = self.counts.get_mut((unit / 4) as usize) {
+            *four |= (count & 3) << (unit % 4 * 2);
+        }
+    }
+
+    /// The bytes, [`counts_len`] of them.
+    pub fn encode(&self, sums: &Sums) -> Vec<u8> {
+        let mut out = vec![0; CountsHead::SIZE];
+        CountsHead { generation: self.generation, sum: self.own_sum(sums) }.put(&mut out);
+        out.extend_from_slice(&self.counts);
+        out
+    }
+
+    /// Reads counts of this device's slot, whose size that is, beside a summary of that generation.
+    ///
+    /// # Errors
+    /// When they are none.
+    pub fn check(
+        sums: &Sums,
+        device: DeviceGuid,
+        slot: u32,
+        generation: u64,
+        slot_size: u32,
+        bytes: &[u8],
+    ) -> Result<Self, Corrupt> {
+        const WHAT: &str = "counts of a cache slot";
+        let head = CountsHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        let counts = bytes.get(CountsHead::SIZE..counts_len(slot_size) as usize);
+        let counts = counts.ok_or(Corrupt::new(WHAT, Reason::Short))?.to_vec();
+        let found = Self { device, slot, generation: head.generation, counts };
+        ensure(head.generation == generation, WHAT, Reason::Identity)?;
+        ensure(head.sum == found.own_sum(sums), WHAT, Reason::Checksum)?;
+        Ok(found)
+    }
+
+    fn own_sum(&self, sums: &Sums) -> u64 {
+        let mut bytes = Vec::with_capacity(20 + self.counts.len());
+        bytes.extend_from_slice(&self.device.get().to_le_bytes());
+        bytes.extend_from_slice(&self.slot.to_le_bytes());
+        bytes.extend_from_slice(&self.generation.to_le_bytes());
+        bytes.extend_from_slice(&self.counts);
+        checksum::fast64(sums, &bytes)
+    }
 }
 
 impl SummaryHead {
@@ -197,7 +283,39 @@ mod tests {
             assert!(check(&sums, device, 5, &bad).is_err(), "byte {at}");
         }
         assert_eq!(check(&sums, device, 5, &bytes[..100]), Err(Reason::Short));
+        for slot_size in [1_u32 << 20, 1 << 22, 1 << 26] {
+            let entries = SummaryHead::SIZE as u32 + slot_units(slot_size) * CachedBlock::SIZE as u32;
+            assert!(
+                entries + counts_len(slot_size) <= summary_len(slot_size),
+                "counts lie behind all entries"
+            );
+            assert!(counts_len(slot_size) <= CACHE_UNIT, "and are written at once");
+        }
         let overlap = SlotSummary { blocks: vec![block(4), block(4)], ..all };
         assert_eq!(check(&sums, device, 5, &overlap.encode(&sums)), Err(Reason::Order));
+    }
+
+    #[test]
+    fn counts_are_read_as_they_were_written_beside_their_summary_alone() {
+        let sums = Sums::new(PoolGuid::new(7), PoolKey::new([3; 32]));
+        let (device, slot_size) = (DeviceGuid::new(11), 1 << 20);
+        let mut counts = SlotCounts::new(device, 5, 9, slot_size);
+        (0..slot_units(slot_size)).for_each(|unit| counts.set(unit, (unit % 5) as u8 & 3));
+        let bytes = counts.encode(&sums);
+        assert_eq!(bytes.len(), counts_len(slot_size) as usize);
+        let check = |slot, generation, bytes: &[u8]| {
+            SlotCounts::check(&sums, device, slot, generation, slot_size, bytes).map_err(|it| it.reason)
+        };
+        let found = check(5, 9, &bytes).unwrap();
+        assert!((0..slot_units(slot_size)).all(|unit| found.get(unit) == (unit % 5) as u8 & 3));
+        assert_eq!(check(5, 8, &bytes), Err(Reason::Identity));
+        assert_eq!(check(6, 9, &bytes), Err(Reason::Checksum));
+        assert_eq!(check(5, 9, &bytes[..40]), Err(Reason::Short));
+        for at in [8, 16, bytes.len() - 1] {
+            let mut bad = bytes.clone();
+            bad[at] ^= 1;
+            assert_eq!(check(5, 9, &bad), Err(Reason::Checksum), "byte {at}");
+        }
+        assert_eq!(found.get(1 << 20), 0);
     }
 }

@@ -108,6 +108,7 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
         bookmark::BookmarkHead,
         cached::SummaryHead,
         cached::CachedBlock,
+        cached::CountsHead,
         label::LabelHead,
         label::HeartbeatHead,
         root::RootHead,

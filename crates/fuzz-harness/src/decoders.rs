@@ -7,7 +7,7 @@ use larder_format::block::{
     self, BLOCK_MAGIC, BlockHeader, CheckedHeader, CodecKind, FRAME, check_frames, frame_sums, frame_sums_len,
 };
 use larder_format::bookmark::BookmarkRecord;
-use larder_format::cached::SlotSummary;
+use larder_format::cached::{SlotCounts, SlotSummary};
 use larder_format::checksum::{ChecksumKind, fast64, payload_sum, plain64};
 use larder_format::field::{Field, FieldInfo};
 use larder_format::index::{
@@ -63,6 +63,7 @@ pub const ALL: &[Decoder] = &[
     decoder("snapshot_record", samples::snapshots, unsummed, snapshot_record),
     decoder("bookmark_record", samples::bookmarks, unsummed, bookmark_record),
     decoder("slot_summary", samples::summaries, unsummed, slot_summary),
+    decoder("slot_counts", samples::slot_counts, unsummed, slot_counts),
     decoder("trash_record", samples::trash, unsummed, trash_record),
     decoder("bad_slot_record", samples::bad_slots, unsummed, bad_slot_record),
     decoder("remains_record", samples::remains, unsummed, remains_record),
@@ -400,6 +401,13 @@ fn slot_summary(bytes: &[u8]) -> bool {
     let Ok(summary) = check(bytes) else { return false };
     let again = check(&summary.encode(&SUMS));
     same(summary, again)
+}
+
+fn slot_counts(bytes: &[u8]) -> bool {
+    let check = |bytes: &[u8]| SlotCounts::check(&SUMS, DeviceGuid::new(5), 3, 9, 1 << 20, bytes);
+    let Ok(counts) = check(bytes) else { return false };
+    let again = check(&counts.encode(&SUMS));
+    same(counts, again)
 }
 
 fn bookmark_record(bytes: &[u8]) -> bool {

@@ -3,7 +3,7 @@
 use larder_format::acl::{ACL_NO_ID, Acl, AclEntry, AclTag};
 use larder_format::block::{self, BlockInfo, BlockKind, CodecKind, Stamp};
 use larder_format::bookmark::BookmarkRecord;
-use larder_format::cached::{CachedBlock, SlotSummary};
+use larder_format::cached::{CachedBlock, SlotCounts, SlotSummary};
 use larder_format::checksum::{ChecksumKind, payload_sum};
 use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
 use larder_format::index::{FilterShape, PartDescriptor, PrintEntry, PrintsBuilder, encode_filter_page};
@@ -615,6 +615,13 @@ pub fn summaries() -> Vec<Vec<u8>> {
             .collect(),
     };
     vec![summary(0).encode(&SUMS), summary(20).encode(&SUMS)]
+}
+
+pub fn slot_counts() -> Vec<Vec<u8>> {
+    let none = SlotCounts::new(DeviceGuid::new(5), 3, 9, 1 << 20);
+    let mut some = none.clone();
+    (0..200).for_each(|unit| some.set(unit, unit as u8 & 3));
+    vec![none.encode(&SUMS), some.encode(&SUMS)]
 }
 
 pub fn bookmarks() -> Vec<Vec<u8>> {

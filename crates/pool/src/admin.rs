@@ -467,9 +467,14 @@ impl Pool {
                 _ => Secondary::All,
             };
             self.shared.store.read_cache.set_secondary(dataset.id(), secondary);
+            let small = self.effective(dataset.id(), "special_small_blocks");
+            let small = small.and_then(|small| small.value.parse().ok());
+            self.shared.store.set_small(dataset.id(), small.unwrap_or(0));
         }
         let datasets = self.datasets();
-        self.shared.store.read_cache.forget_secondary(|id| datasets.iter().any(|dataset| dataset.id() == id));
+        let is_there = |id| datasets.iter().any(|dataset| dataset.id() == id);
+        self.shared.store.read_cache.forget_secondary(is_there);
+        self.shared.store.forget_small(is_there);
         self.shared
             .accounts
             .resize_records(datasets.iter().map(|dataset| (dataset.id(), dataset.settings().record_size)));

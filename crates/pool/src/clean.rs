@@ -60,6 +60,9 @@ const WORTH_REWRITING: u64 = 4;
 
 /// A group of metadata is cleaned when so many segments of it are dead.
 const WORTH_METADATA: u64 = 4;
+/// The same for small records beside it, when this part of all is dead: moving them costs no more than seven times what
+/// comes back.
+const WORTH_SMALL: u64 = 8;
 
 /// Pages of the dedup index that [`Pool::tick`] reads and writes in one call, about.
 const INDEX_PAGES: usize = 64;
@@ -107,10 +110,10 @@ fn victim(core: &Core, urgent: bool) -> Option<SegmentId> {
     };
     let best = |serves: &dyn Fn(GroupIndex) -> bool| {
         let candidates = core.entries.values().filter(|entry| serves(entry.segment.group));
-        let candidates = candidates.filter(|entry| entry.is_worth_cleaning());
+        let candidates = candidates.filter(|entry| entry.is_worth_cleaning() && core.has_room_to_move(entry));
         candidates.max_by(|a, b| worth(a).total_cmp(&worth(b)).then(b.segment.id.cmp(&a.segment.id)))
     };
-    let lacking = shortage(core).of_metadata;
+    let lacking = shortage(core, !urgent).of_metadata;
     let of_metadata = lacking.and_then(|lacking| best(&|group| group == lacking));
     // Where merges alone bring back what is dead of metadata, it is the turn of data, if that lacks something as well.
     let lacks = |group: &GroupSpace| group.free_segments() < group.enough();
@@ -132,14 +135,22 @@ fn misfit(core: &Core) -> Option<SegmentId> {
 }
 
 /// The group that lacks most. One of metadata lacks what its reserve lacks, and a segment for what goes elsewhere
-/// meanwhile, where that much is dead.
-fn shortage(core: &Core) -> Shortage {
+/// meanwhile, where that much is dead; in the background also one segment at a time where small records go elsewhere,
+/// so that data comes first and no writer waits for it.
+fn shortage(core: &Core, in_background: bool) -> Shortage {
     let of = |group: &GroupSpace| {
         let layout = group.rule.layout;
         let dead = core.entries.dead(group.index);
         let free = group.free_segments() + dead.waiting_in(layout).segments;
+        let capacity = group.total_segments() * group.capacity_of_one();
+        let small = group.kept_from_small() + group.enough();
+        let wants_small = in_background
+            && core.small_went_elsewhere
+            && free <= small
+            && dead.bytes_in(layout) >= capacity / WORTH_SMALL;
         let enough = match group.has_records() {
             true => group.enough(),
+            false if wants_small && free > group.enough() => free + 1,
             false if dead.bytes_in(layout) >= WORTH_METADATA * group.capacity_of_one() => group.enough() + 1,
             false => 0,
         };
@@ -169,7 +180,7 @@ impl Pool {
         self.reap_held();
         let mut allowance = None;
         loop {
-            let Shortage { free, enough, .. } = shortage(&self.shared.store.core.lock());
+            let Shortage { free, enough, .. } = shortage(&self.shared.store.core.lock(), true);
             if free >= enough {
                 break;
             }
@@ -288,6 +299,9 @@ impl Pool {
         match cleaned {
             Err(PoolError::NoSpace) => {
                 self.set_movers_aside(&mut cleaning);
+                // Small records have nowhere to go but among metadata: others may have.
+                let core = self.shared.store.core.lock();
+                cleaning.take_if(|of| core.is_with_metadata(of.segment));
                 Ok(None)
             }
             // Part of it cannot be read. It stays as it is; what was moved so far can be read where it is now.
@@ -595,7 +609,7 @@ impl Pool {
         if self.reap_held() {
             return Ok(true);
         }
-        let Shortage { free, enough, .. } = shortage(&self.shared.store.core.lock());
+        let Shortage { free, enough, .. } = shortage(&self.shared.store.core.lock(), false);
         if free < enough && self.clean_step(urgent)?.is_some() {
             return Ok(true);
         }

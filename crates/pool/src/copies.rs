@@ -29,6 +29,8 @@ struct Unsound {
     old: Place,
     /// Of the segment that it is in.
     copy: u8,
+    /// That lies with metadata.
+    small: bool,
     /// As another place gives it.
     header: CheckedHeader,
     bytes: Bytes,
@@ -96,7 +98,7 @@ impl Pool {
                 }
             }
             let unplaced = |(_, one): &(usize, Box<Unsound>)| Unplaced {
-                bin: Bin { class: heat::COLDEST, copy: one.copy },
+                bin: Bin { class: heat::COLDEST, copy: one.copy, small: one.small },
                 beside: Places::new(&one.beside).ok(),
                 block: Encoded::Whole(one.bytes.clone()),
             };
@@ -122,15 +124,18 @@ impl Pool {
         let Location::Places(places) = entry.location else { return Ok(ToHeal::Nothing) };
         let found = {
             let core = store.core.lock();
-            let copy = |old: Place| Some((old, core.entries.get(&old.segment)?.segment.copy));
+            let copy = |old: Place| {
+                let copy = core.entries.get(&old.segment)?.segment.copy;
+                Some((old, copy, core.is_with_metadata(old.segment)))
+            };
             places.iter().copied().filter(|place| bad.contains(place)).find_map(copy)
         };
-        let Some((old, copy)) = found else { return Ok(ToHeal::Nothing) };
+        let Some((old, copy, small)) = found else { return Ok(ToHeal::Nothing) };
         let mut good = places.iter().filter(|place| !bad.contains(place));
         let sound = good.find_map(|&place| store.read_at(BlockPtr { id, place }).ok());
         let Some((header, bytes)) = sound else { return Ok(ToHeal::Lost) };
         let beside = places.iter().copied().filter(|place| *place != old).collect();
-        Ok(ToHeal::One(Box::new(Unsound { id, places, old, copy, header, bytes, beside })))
+        Ok(ToHeal::One(Box::new(Unsound { id, places, old, copy, small, header, bytes, beside })))
     }
 
     /// A block has another place instead of one that was bad.

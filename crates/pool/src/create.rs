@@ -342,6 +342,8 @@ impl Pool {
             identity: Identity::of(guid),
             reshaping: false,
             withheld: 0,
+            small: HashMap::new(),
+            small_went_elsewhere: false,
             miscounted: None,
         };
         let entropy = Arc::clone(&world.entropy);

@@ -149,13 +149,14 @@ impl Pool {
             }
             places
         } else {
-            let (clock, now, records) = {
+            let (clock, now, records, small) = {
                 let core = self.shared.store.core.lock();
-                (Arc::clone(&core.clock), core.next_block, core.entries.records())
+                let small = core.is_with_metadata(segment.id);
+                (Arc::clone(&core.clock), core.next_block, core.entries.records(), small)
             };
             let age = |moved: &Moved| clock.age(moved.ptr.id, now);
             let unplaced = |moved: &Moved| {
-                let bin = Bin { class: heat::class_of(age(moved), records), copy };
+                let bin = Bin { class: heat::class_of(age(moved), records), copy, small };
                 Unplaced { bin, beside: moved.beside(), block: Encoded::Whole(moved.block.clone()) }
             };
             let unplaced: Vec<Unplaced> = live.iter().map(unplaced).collect();

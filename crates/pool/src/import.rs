@@ -183,6 +183,8 @@ impl Pool {
             traced: if root.traced.get() > 0 { root.traced } else { root.commit.next() },
             reshaping: true,
             withheld: 0,
+            small: HashMap::new(),
+            small_went_elsewhere: false,
             miscounted: None,
         };
         let events = Arc::new(EventLog::new(Arc::clone(&world.clock)));

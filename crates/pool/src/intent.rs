@@ -1,6 +1,6 @@
 //! Making operations durable by the intent log; see [`crate::intent_log`].
 
-use crate::intent_log::Logged;
+use crate::intent_log::{LargeSync, Logged};
 use crate::pool::Pool;
 use larder_format::segment::DESCRIPTOR_LEN;
 use larder_format::{CommitId, DatasetId, SegmentId};
@@ -46,6 +46,12 @@ impl Pool {
             }
         }
         self.commit_through(target)
+    }
+
+    /// Leave for an fsync to note more than the log takes among data, so many bytes with what operations add; until it
+    /// is logged. None where the log has no devices of its own, or others have it.
+    pub fn admit_large_sync(&self, bytes: u64) -> Option<LargeSync<'_>> {
+        self.shared.intent.admit_large(bytes)
     }
 
     /// Notes data written before a removal as well, so that no crash loses both; false when that takes a commit.

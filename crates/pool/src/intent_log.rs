@@ -43,6 +43,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Segments that the log is given at each commit.
 pub(crate) const LOG_SEGMENTS: usize = 3;
+/// The part of these that one fsync may take, where they lie on devices that are there for the log.
+const SHARE_OF_ONE: u64 = 8;
 
 /// An operation that waits for an fsync or a commit.
 struct Note {
@@ -218,6 +220,36 @@ pub(crate) struct Intent {
     pub changed: CommitId,
 }
 
+/// Fsyncs of so much data that only a log on devices of its own takes it: what they note is in memory twice until it is
+/// logged, so all that are under way share what one may have.
+#[derive(Default)]
+pub(crate) struct LargeSyncs {
+    /// Bytes that they may note.
+    most: AtomicU64,
+    taken: AtomicU64,
+}
+
+/// Leave to note much data, until it is dropped.
+pub struct LargeSync<'a> {
+    of: &'a LargeSyncs,
+    bytes: u64,
+}
+
+impl Drop for LargeSync<'_> {
+    fn drop(&mut self) {
+        self.of.taken.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+impl LargeSyncs {
+    fn admit(&self, bytes: u64) -> Option<LargeSync<'_>> {
+        let most = self.most.load(Ordering::Acquire);
+        let with = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= most);
+        let admitted = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, with);
+        admitted.is_ok().then_some(LargeSync { of: self, bytes })
+    }
+}
+
 /// An operation found in the log.
 pub(crate) type Replayed = (DatasetId, Vec<u8>);
 
@@ -237,6 +269,7 @@ pub(crate) struct IntentLog {
     redoes: AtomicBool,
     /// The newest root says that no log follows it: an fsync takes a commit.
     closed: AtomicBool,
+    large: LargeSyncs,
     /// Why an import for reading only left it, or its rest, unread.
     left: Option<String>,
 }
@@ -254,6 +287,7 @@ impl IntentLog {
             redoes: AtomicBool::new(!ops.is_empty()),
             replay: Mutex::new(ops),
             closed: AtomicBool::new(false),
+            large: LargeSyncs::default(),
             left: None,
         }
     }
@@ -346,9 +380,33 @@ impl IntentLog {
         true
     }
 
+    /// Leave for an fsync to note operations of so many bytes in all, which the log may have no room for.
+    pub(crate) fn admit_large(&self, bytes: u64) -> Option<LargeSync<'_>> {
+        self.large.admit(bytes)
+    }
+
+    /// Bytes of operations that one record takes.
+    fn record_limit(&self) -> u32 {
+        self.store.max_block() - BLOCK_OVERHEAD - 1024
+    }
+
+    /// Bytes that one fsync may log in these segments beyond what it may anywhere: an eighth of them, but no more than
+    /// one record takes, since a crash leaves all of it or nothing; 0 where the log lies among the data.
+    fn large_allowed(&self, segments: &VecDeque<(SegmentId, CommitId)>) -> u64 {
+        let core = self.store.core.lock();
+        let bytes_of = |id: SegmentId| {
+            let space = &core.groups[&core.entries.get(&id)?.segment.group];
+            (!space.has_records()).then_some(u64::from(space.slot_size))
+        };
+        let all: Option<Vec<u64>> = segments.iter().map(|&(id, _)| bytes_of(id)).collect();
+        drop(core);
+        let share = all.map_or(0, |all| all.iter().sum::<u64>() / SHARE_OF_ONE);
+        share.min(self.record_limit().into())
+    }
+
     /// Logs all up to an operation.
     pub(crate) fn log_through(&self, target: OpSeq) -> Result<Logged> {
-        let limit = self.store.max_block() as usize - BLOCK_OVERHEAD as usize - 1024;
+        let limit = self.record_limit() as usize;
         let mut intent = self.end.lock();
         let _watch = self.store.watch("an fsync");
         self.store.check_writable()?;
@@ -393,13 +451,16 @@ impl IntentLog {
             ops,
         };
         let payload = record.encode();
+        // It may be large, and is not needed beside the block.
+        drop(record);
+        let sum = fast64(&self.store.sums, &payload);
         let id = self.store.core.lock().take_ids(1);
         let stamp = Stamp { id, incarnation, birth: CommitId::new(durable.get() + 1) };
         let info = own_info(BlockKind::Log, DatasetId::new(0));
         let block = frame(
             &self.store.sums,
             &stamp,
-            draft(&self.store.sums, info, larder_store::codec::Codec::Off, payload.clone().into()),
+            draft(&self.store.sums, info, larder_store::codec::Codec::Off, payload.into()),
         );
         let footprint = stripe::footprint(block.len());
         let (segment, offset, plan) = loop {
@@ -439,7 +500,7 @@ impl IntentLog {
         point("a log record is written and not noted");
         intent.offset = offset + plan.height;
         intent.sequence += 1;
-        intent.previous = fast64(&self.store.sums, &payload);
+        intent.previous = sum;
         Ok(kept == Kept::Everywhere)
     }
 
@@ -587,6 +648,7 @@ impl IntentLog {
             }
             intent.segments.push_back((id, commit));
         }
+        self.large.most.store(self.large_allowed(&intent.segments), Ordering::Release);
         Ok(())
     }
 }

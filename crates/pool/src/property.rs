@@ -257,6 +257,9 @@ pub static DATASET: &[Property] = &[
         "what is kept for its own files, without what is below it").column("refreserv"),
     settable("secondarycache", Kind::Word(&["all", "metadata", "none"]), Some("all"), true, "all | metadata | none",
         "what of it cache devices get copies of; those that are there stay until others need the room"),
+    settable("special_small_blocks", Kind::Bytes(0, 1 << 20), Some("0"), true, "0 to 1M",
+        "records whose stored length is this at most go to the special and fast devices, while a quarter of these is free, \
+         else to those of the data; 0, none do; takes effect on what is written from now on"),
     kept("snapshots_frequently", "how many of the snapshots that are taken by themselves every 15 minutes are kept; as snapshots_hourly"),
     kept("snapshots_hourly", "how many of the snapshots that are taken by themselves every hour (UTC) are kept: none, neither \
         are any taken, nor do those go that there are; 0, all of them go; takes effect within a minute"),

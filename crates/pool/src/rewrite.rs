@@ -347,6 +347,11 @@ impl Pool {
             moved.extend((stays && one.is_changed).then_some(one.ptr));
             !stays
         });
+        // Records that lay with metadata stay there.
+        let small: Vec<bool> = {
+            let core = store.core.lock();
+            moving.iter().map(|(one, ..)| core.is_with_metadata(one.ptr.place.segment)).collect()
+        };
         let (clock, now, records) = {
             let mut core = store.core.lock();
             if moving.iter().any(|(one, ..)| one.is_framed) {
@@ -354,17 +359,17 @@ impl Pool {
             }
             (Arc::clone(&core.clock), core.next_block, core.entries.records())
         };
-        let unplaced = |(one, _, places, change): &(&Anew, Delta, Places, Change)| {
+        let unplaced = |((one, _, places, change), small): (&(&Anew, Delta, Places, Change), bool)| {
             let (copies, had) = match *change {
                 Change::Anew(copies) => (copies, None),
                 Change::More(copies) => (copies, Some(*places)),
                 Change::Fewer(_) => return None,
             };
             let class = heat::class_of(clock.age(one.ptr.id, now), records);
-            let bin = Bin { class, copy: had.map_or(0, |had| had.len() as u8) };
+            let bin = Bin { class, copy: had.map_or(0, |had| had.len() as u8), small };
             Some((Unplaced { bin, beside: had, block: one.block.clone() }, copies))
         };
-        let unplaced = moving.iter().filter_map(unplaced).collect();
+        let unplaced = moving.iter().zip(small).filter_map(unplaced).collect();
         let given = match of {
             Of::Records => store.append_copies(unplaced, op.watermark())?,
             Of::Nodes => self.append_nodes(unplaced)?,

@@ -37,22 +37,27 @@ struct OpenStripe {
 impl<'a> Appender<'a> {
     /// For blocks of one kind, whatever is free.
     pub fn new(store: &'a Store, kind: SegmentKind) -> Self {
-        Self::of(store, kind, Bin { class: 0, copy: 0 }, Watermark::Promised)
+        Self::of(store, kind, Bin { class: 0, copy: 0, small: false }, Watermark::Promised)
     }
 
     /// For further places of nodes; they leave what writers may fill.
     pub fn of_further_nodes(store: &'a Store, copy: u8) -> Self {
-        Self::of(store, SegmentKind::Node, Bin { class: 0, copy }, Watermark::Accept)
+        Self::of(store, SegmentKind::Node, Bin { class: 0, copy, small: false }, Watermark::Accept)
     }
 
     /// For such places of nodes that outlived their neighbours, down to `mark`.
     pub fn of_old_nodes(store: &'a Store, copy: u8, mark: Watermark) -> Self {
-        Self::of(store, SegmentKind::Node, Bin { class: heat::COLDEST, copy }, mark)
+        Self::of(store, SegmentKind::Node, Bin { class: heat::COLDEST, copy, small: false }, mark)
     }
 
     /// For further places of those, which leave what writers may fill.
     pub fn of_further_old_nodes(store: &'a Store, copy: u8) -> Self {
-        Self::of(store, SegmentKind::Node, Bin { class: heat::COLDEST, copy }, Watermark::Accept)
+        Self::of(
+            store,
+            SegmentKind::Node,
+            Bin { class: heat::COLDEST, copy, small: false },
+            Watermark::Accept,
+        )
     }
 
     fn of(store: &'a Store, kind: SegmentKind, bin: Bin, mark: Watermark) -> Self {
@@ -149,7 +154,7 @@ impl<'a> Appender<'a> {
             open.any(|(_, id)| core.has_room(*id, size))
         };
         let last = |group| self.beside.contains(&group) || kind.is_rooted() && !is_open(group);
-        let groups = core.groups_for(kind, self.mark, last);
+        let groups = core.groups_for(kind.into(), self.mark, last);
         let tail = groups.into_iter().find_map(|(group, mark)| core.tail_of(kind, bin, group, mark, size));
         let tail = tail.ok_or(PoolError::NoSpace)?;
         Ok(OpenStripe { tail, used: 0, blocks: Vec::new(), spots: Vec::new() })

@@ -11,7 +11,7 @@ use larder_format::label::Features;
 use larder_format::root::Identity;
 use larder_format::run::MAX_PLACES;
 use larder_format::segment::{SegmentKind, SegmentState};
-use larder_format::{BlockId, CommitId, GroupIndex, Incarnation, Place, SegmentId};
+use larder_format::{BlockId, CommitId, DatasetId, GroupIndex, Incarnation, Place, SegmentId};
 use larder_mutants::{Mutant, mutated};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -57,6 +57,10 @@ pub struct Core {
     pub reshaping: bool,
     /// Bytes of data columns that what has to move takes, beyond what it leaves.
     pub withheld: u64,
+    /// Datasets with records that go to groups for metadata: up to so many stored bytes.
+    pub small: HashMap<DatasetId, u32>,
+    /// Some of those went to groups of data since import, for the others had no room.
+    pub small_went_elsewhere: bool,
     /// A segment that the tables counted wrong: more was freed than they say is there. No commit may tell of it.
     pub miscounted: Option<SegmentId>,
 }

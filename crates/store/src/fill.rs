@@ -1,8 +1,8 @@
 //! The write side of the read cache: copies go to slots, one after the other, and old ones make room.
 //!
-//! A slot gets its summary when it is full, when the pool is exported, and once a minute while it is being filled. An
-//! import reads the summaries of all slots and goes on with the copies of those before: the oldest first, as they were
-//! filled.
+//! A slot gets its summary when it is full, when the pool is exported, and once a minute while it is being filled; an
+//! empty one when that begins. An import reads the summaries of all slots and goes on with the copies of those before:
+//! the oldest first, as they were filled. What the last ones do not tell of yet is looked for ([`crate::warm`]).
 
 use crate::member::{Member, Written};
 use crate::read_cache::{CacheDevice, Filler, OpenSlot, Restoring};
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use larder_cache::{Fate, Kind, Place, units_of};
 use larder_device::{ALIGN, AlignedBuf};
 use larder_format::block::CheckedHeader;
-use larder_format::cached::{CACHE_UNIT, CachedBlock, SlotSummary, SummaryHead};
+use larder_format::cached::{CACHE_UNIT, CachedBlock, SlotCounts, SlotSummary, SummaryHead};
 use larder_format::{BlockId, DeviceOffset, SlotIndex};
 use larder_mutants::point;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Store {
         self.cache.make_room_for_copies(self.read_cache.memory());
         let is_written = self.check_writable().is_ok();
         self.read_cache.open(is_written);
-        goes_on || (is_written && self.copy_some(&mut filler))
+        goes_on || (is_written && (self.copy_some(&mut filler) || self.count_some(&mut filler)))
     }
 
     /// Copies what waits, as much as a step takes; nothing while a device is late, of which no slot could be emptied.
@@ -77,6 +77,7 @@ impl Store {
             self.copy_some(&mut filler);
         }
         filler.open.iter_mut().flatten().for_each(|open| self.tell(open, Duration::ZERO));
+        while self.write_counts(true) {}
     }
 
     /// A device that failed, or has been silent for too long, is not one any more.
@@ -112,12 +113,9 @@ impl Store {
             self.write_chunk(full);
             self.tell(full, Duration::ZERO);
         }
-        if open.is_none() {
-            self.forget_summary(place.slot);
-        }
         let open = open.get_or_insert_with(|| {
             filler.generation += 1;
-            OpenSlot {
+            let mut open = OpenSlot {
                 slot: place.slot,
                 generation: filler.generation,
                 pinned,
@@ -125,8 +123,11 @@ impl Store {
                 chunk: Vec::new(),
                 from: place.unit,
                 told: 0,
-                told_at: self.world.clock.monotonic(),
-            }
+                told_at: Duration::ZERO,
+            };
+            // After a crash nobody is to look for what was in it, but for what is by now.
+            self.write_summary(&mut open);
+            open
         });
         let end = open.chunk.len() + (units * CACHE_UNIT) as usize;
         open.chunk.extend_from_slice(bytes);
@@ -135,13 +136,6 @@ impl Store {
         if open.chunk.len() >= CHUNK {
             self.write_chunk(open);
         }
-    }
-
-    /// A slot is filled anew: after a crash nobody is to look for what was in it.
-    fn forget_summary(&self, slot: u32) {
-        let Some(device) = self.read_cache.state.lock().device_of(slot).cloned() else { return };
-        let at = device.member.slot_offset(SlotIndex::new(slot - device.base), 0);
-        write_or_fault(&device.member, at, AlignedBuf::zeroed(ALIGN));
     }
 
     /// Writes what waits of a slot that is being filled.
@@ -177,6 +171,11 @@ impl Store {
         if open.told == open.blocks.len() || now.saturating_sub(open.told_at) < every {
             return;
         }
+        self.write_summary(open);
+    }
+
+    fn write_summary(&self, open: &mut OpenSlot) {
+        let now = self.world.clock.monotonic();
         let Some(device) = self.read_cache.state.lock().device_of(open.slot).cloned() else { return };
         let (member, slot) = (&device.member, open.slot - device.base);
         let (generation, pinned, blocks) = (open.generation, open.pinned, open.blocks.clone());
@@ -265,6 +264,7 @@ impl Store {
             unseen: device.slots(),
             filled: Vec::new(),
             blank: Vec::new(),
+            latest: [None; 2],
         });
         // Nothing is known of the slots of a device that is late: later.
         if device.member.meter().owed() > 0 {
@@ -278,7 +278,14 @@ impl Store {
             if let Some((generation, slot)) = restoring.filled.pop() {
                 filler.generation = filler.generation.max(generation);
                 match self.summary(&device, slot) {
-                    Some(summary) => self.read_cache.restore(slot, &summary),
+                    Some(mut summary) => {
+                        let counts = self.counts_of(&device, &summary);
+                        let is_latest = restoring.latest.contains(&Some((generation, slot)));
+                        if is_latest && self.walk(&device, &mut summary) {
+                            self.tell_walked(&device, &summary, &counts);
+                        }
+                        self.read_cache.restore(slot, &summary, &counts);
+                    }
                     None if device.member.meter().owed() > 0 => {
                         restoring.filled.push((generation, slot));
                         return false;
@@ -303,6 +310,16 @@ impl Store {
         true
     }
 
+    /// Nobody looks again for copies that a summary did not tell of.
+    fn tell_walked(&self, device: &CacheDevice, summary: &SlotSummary, counts: &SlotCounts) {
+        if self.check_writable().is_ok() {
+            let at = device.member.slot_offset(SlotIndex::new(summary.slot), 0);
+            write_or_fault(&device.member, at, AlignedBuf::padded(&summary.encode(&self.sums)));
+            // They may have been in the sector that it ends in.
+            self.put_counts(device, counts);
+        }
+    }
+
     /// Which of some slots of a device were filled, and when.
     fn survey(&self, device: &CacheDevice, restoring: &mut Restoring) {
         let member = &device.member;
@@ -321,7 +338,11 @@ impl Store {
             let head = bytes
                 .and_then(|bytes| SummaryHead::check(&self.sums, member.guid, own(slot), size, &bytes).ok());
             match head {
-                Some(head) => restoring.filled.push((head.generation, slot)),
+                Some(head) => {
+                    let latest = &mut restoring.latest[usize::from(head.pinned)];
+                    *latest = (*latest).max(Some((head.generation, slot)));
+                    restoring.filled.push((head.generation, slot));
+                }
                 None => restoring.blank.push(slot),
             }
         }
@@ -334,7 +355,7 @@ impl Store {
 }
 
 /// Writes; a device that refuses too often is of no use.
-fn write_or_fault(member: &Member, at: DeviceOffset, data: AlignedBuf) -> bool {
+pub(crate) fn write_or_fault(member: &Member, at: DeviceOffset, data: AlignedBuf) -> bool {
     let write = member.write(at, Arc::new(data));
     match write.is_some().then(|| member.complete_write(write)) {
         Some(Written::Done) => true,
@@ -349,7 +370,7 @@ fn write_or_fault(member: &Member, at: DeviceOffset, data: AlignedBuf) -> bool {
 }
 
 /// Reads what is there, of a device that answers.
-fn read_unless_owed(member: &Member, at: DeviceOffset, len: usize) -> Option<AlignedBuf> {
+pub(crate) fn read_unless_owed(member: &Member, at: DeviceOffset, len: usize) -> Option<AlignedBuf> {
     if member.meter().owed() > 0 {
         return None;
     }

@@ -46,6 +46,7 @@ pub mod stripe;
 mod suspects;
 mod suspend;
 mod suspension;
+mod warm;
 mod watch;
 mod watermark;
 mod whereabouts;

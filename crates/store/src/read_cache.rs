@@ -19,7 +19,7 @@ use larder_cache::{
 };
 use larder_device::{Outcome, Pending};
 use larder_format::block::{BlockKind, CheckedHeader};
-use larder_format::cached::{CACHE_UNIT, CachedBlock, SlotSummary, slot_units, summary_len};
+use larder_format::cached::{CACHE_UNIT, CachedBlock, SlotCounts, SlotSummary, slot_units, summary_len};
 use larder_format::{BlockId, DatasetId, DeviceIndex, DeviceOffset, SlotIndex};
 use larder_sync::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -403,6 +403,18 @@ impl ReadCache {
         })
     }
 
+    /// Blocks that there are copies of, by how often these were read of late, 3 being often.
+    pub fn counts(&self) -> [u64; 4] {
+        let state = self.state.lock();
+        let Some(cache) = &state.cache else { return [0; 4] };
+        let mut counts = [cache.blocks(), 0, 0, 0];
+        for (_, count) in cache.counts(0..cache.buckets()) {
+            counts[0] -= 1;
+            counts[usize::from(count)] += 1;
+        }
+        counts
+    }
+
     /// Bytes that were written of a device's slots.
     pub fn filled(&self, index: DeviceIndex) -> u64 {
         let state = self.state.lock();
@@ -522,6 +534,8 @@ pub(crate) struct Filler {
     /// Of the slot that is filled next.
     pub(crate) generation: u64,
     pub(crate) restoring: Option<Restoring>,
+    /// When counts were last written.
+    pub(crate) counted_at: Duration,
 }
 
 /// A slot that is being filled.
@@ -546,6 +560,8 @@ pub(crate) struct Restoring {
     /// Generation and slot, the latest first.
     pub(crate) filled: Vec<(u64, u32)>,
     pub(crate) blank: Vec<u32>,
+    /// Those that were filled last, of data and of metadata: perhaps not to the end of what is there.
+    pub(crate) latest: [Option<(u64, u32)>; 2],
 }
 
 impl Filler {
@@ -573,9 +589,12 @@ impl ReadCache {
     }
 
     /// Makes the copies in a slot known.
-    pub(crate) fn restore(&self, slot: u32, summary: &SlotSummary) {
-        let blocks = summary.blocks.iter();
-        let blocks = blocks.map(|block| (block.id.get(), block.unit.into(), block.units.into()));
+    pub(crate) fn restore(&self, slot: u32, summary: &SlotSummary, counts: &SlotCounts) {
+        let known = |block: &CachedBlock| {
+            let (unit, units) = (u32::from(block.unit), u32::from(block.units));
+            (block.id.get(), unit, units, counts.get(unit))
+        };
+        let blocks = summary.blocks.iter().map(known);
         if let Some(cache) = &mut self.state.lock().cache {
             cache.restore(slot, if summary.pinned { Kind::Metadata } else { Kind::Demand }, blocks);
         }

@@ -1,32 +1,55 @@
 //! Roles of groups: what lies where, and which groups promises rest on.
 //!
-//! Records lie in groups of data alone. Nodes, runs and tables go to groups that are there for them first, the log's
-//! segments to the log's; to data where those have no room. A group of the *log* holds nothing that is not in memory,
-//! but for what was acknowledged since the last durable commit. So a pool goes on without it: its log is opened
-//! elsewhere, and the commit that opens it has all that the lost one had.
+//! Records lie in groups of data. Nodes, runs and tables go to groups that are there for them first, the log's segments
+//! to the log's; to data where those have no room. *Small* records, as long as their dataset says, go where nodes go,
+//! while more than a quarter of such a group is free: metadata comes first. They are promised nothing there: what a
+//! writer is accepted for has room in groups of data. So what is there stays there when it is moved, until its group
+//! leaves: room of data that nobody was refused for is not taken by what lay elsewhere. A group of the *log* holds
+//! nothing that is not in memory, but for what was acknowledged since the last durable commit. So a pool goes on
+//! without it: its log is opened elsewhere, and the commit that opens it has all that the lost one had.
 
 use crate::core::Core;
+use crate::segments::SegmentEntry;
 use crate::space::GroupSpace;
 use crate::store::Store;
 use crate::watermark::Watermark;
-use larder_format::GroupIndex;
 use larder_format::root::GroupRole;
 use larder_format::segment::SegmentKind;
+use larder_format::{DatasetId, GroupIndex, SegmentId};
 use std::time::Duration;
 
 /// A device of the log is given this long at least.
 const LOG_TIMEOUT_LEAST: Duration = Duration::from_secs(5);
 
+/// Of the segments of a group for metadata small records leave so many parts, all but the last of which they may have.
+const PARTS: u64 = 4;
+
+/// Use of a stream of segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Purpose {
+    /// Their content.
+    pub kind: SegmentKind,
+    /// Records that go where metadata does.
+    pub small: bool,
+}
+
+impl From<SegmentKind> for Purpose {
+    fn from(kind: SegmentKind) -> Self {
+        Self { kind, small: false }
+    }
+}
+
 /// The order in which groups of a role come for segments of a kind: the least first. None: they never get one.
-fn turn_of(role: GroupRole, kind: SegmentKind) -> Option<u8> {
+fn turn_of(role: GroupRole, of: Purpose) -> Option<u8> {
     use GroupRole::{Cache, Data, Fast, Front, Log, Special};
-    match (kind, role) {
+    match (of.kind, role) {
         (_, Cache | Front) => None,
+        (SegmentKind::Data | SegmentKind::Small, Special | Fast) => of.small.then_some(0),
         (SegmentKind::Log, Log) => Some(0),
         (SegmentKind::Log, Fast) => Some(1),
         (SegmentKind::Node | SegmentKind::Run | SegmentKind::Table, Special | Fast) => Some(0),
         (_, Data) => Some(2),
-        (_, Log | Special | Fast) => None,
+        (_, Log | Special) => None,
     }
 }
 
@@ -36,9 +59,19 @@ pub fn is_vital(role: GroupRole) -> bool {
 }
 
 impl GroupSpace {
-    /// Whether records lie here.
+    /// Whether records lie here as of right.
     pub fn has_records(&self) -> bool {
         self.role == GroupRole::Data
+    }
+
+    /// Free segments of a group for metadata that new small records leave to that.
+    pub fn kept_from_small(&self) -> u64 {
+        self.total_segments() / PARTS
+    }
+
+    /// Whether small records that are new may lie here, though metadata comes first.
+    fn has_room_for_small(&self) -> bool {
+        self.free_segments() > self.kept_from_small()
     }
 
     /// See [`is_vital`].
@@ -67,22 +100,33 @@ impl Core {
     /// most free first; each with the mark that is kept there. Where metadata has groups of its own these keep their
     /// reserve, and groups of data what the cleaner works with, as long as another has room: what is dead there is won
     /// back by moving what lives.
+    ///
+    /// Small records that are new come to groups of metadata while these have room, and to data then; those that the
+    /// cleaner moves stay.
     pub(crate) fn groups_for(
         &self,
-        kind: SegmentKind,
+        of: Purpose,
         mark: Watermark,
         last: impl Fn(GroupIndex) -> bool,
     ) -> Vec<(GroupIndex, Watermark)> {
+        let kind = of.kind;
+        let is_moved = mark == Watermark::Clean;
+        let takes = |group: &GroupSpace| match (of.small, group.has_records()) {
+            (false, _) => true,
+            (true, true) => !is_moved,
+            (true, false) => is_moved || group.has_room_for_small(),
+        };
         let mut groups: Vec<_> = (self.groups.values())
-            .filter(|group| !group.leaving)
-            .filter_map(|group| Some((turn_of(group.role, kind)?, group)))
+            .filter(|group| !group.leaving && takes(group))
+            .filter_map(|group| Some((turn_of(group.role, of)?, group)))
             .collect();
         groups.sort_by_key(|(turn, space)| {
             let total = space.total(0).columns.max(1);
             let free = space.free_above(Watermark::Promised).columns * 1024 / total;
             (last(space.index), *turn, std::cmp::Reverse(free), space.index)
         });
-        let is_apart = kind != SegmentKind::Log && groups.iter().any(|(_, group)| !group.has_records());
+        let is_apart =
+            kind != SegmentKind::Log && !of.small && groups.iter().any(|(_, group)| !group.has_records());
         let kept = |group: &GroupSpace| match group.has_records() {
             _ if !is_apart || mark == Watermark::Clean => mark,
             true => mark.min(Watermark::Changes),
@@ -95,7 +139,7 @@ impl Core {
 
     /// Whether a stream of `kind` has a choice of groups.
     pub(crate) fn has_choice(&self, kind: SegmentKind) -> bool {
-        let takes = |group: &&GroupSpace| !group.leaving && turn_of(group.role, kind).is_some();
+        let takes = |group: &&GroupSpace| !group.leaving && turn_of(group.role, kind.into()).is_some();
         self.groups.values().filter(takes).count() > 1
     }
 
@@ -109,9 +153,47 @@ impl Core {
         };
         self.groups.values().find(is_full).map(|group| group.index)
     }
+
+    /// The number of a group whose room for small records is used up, if some of those went to data for that.
+    pub fn full_of_small(&self) -> Option<GroupIndex> {
+        let takes = |group: &&GroupSpace| {
+            !group.leaving && turn_of(group.role, Purpose { kind: SegmentKind::Data, small: true }) == Some(0)
+        };
+        let mut groups = self.groups.values().filter(takes);
+        if !self.small_went_elsewhere || groups.clone().any(GroupSpace::has_room_for_small) {
+            return None;
+        }
+        groups.next().map(|group| group.index)
+    }
+
+    /// Whether the cleaner may find room for what lives in a segment: small records stay where metadata is.
+    pub fn has_room_to_move(&self, entry: &SegmentEntry) -> bool {
+        let group = &self.groups[&entry.segment.group];
+        let is_of_records = matches!(entry.segment.kind, SegmentKind::Data | SegmentKind::Small);
+        !is_of_records || group.has_records() || group.free_above(Watermark::Clean).segments > 0
+    }
+
+    /// Whether what lies in a segment is to stay with metadata when it moves.
+    pub fn is_with_metadata(&self, segment: SegmentId) -> bool {
+        self.entries.get(&segment).is_some_and(|entry| !self.groups[&entry.segment.group].has_records())
+    }
 }
 
 impl Store {
+    /// Says up to how many stored bytes records of a dataset are small; 0: none are.
+    pub fn set_small(&self, dataset: DatasetId, bytes: u32) {
+        let small = &mut self.core.lock().small;
+        match bytes {
+            0 => drop(small.remove(&dataset)),
+            _ => drop(small.insert(dataset, bytes)),
+        }
+    }
+
+    /// Forgets what was said of datasets that are not there.
+    pub fn forget_small(&self, is_there: impl Fn(DatasetId) -> bool) {
+        self.core.lock().small.retain(|dataset, _| is_there(*dataset));
+    }
+
     /// Whether a group can do without those of its members that are out of use.
     pub fn can_go_on(&self, group: GroupIndex) -> bool {
         let rule = self.core.lock().groups.get(&group).map(|space| space.rule);
@@ -129,7 +211,7 @@ impl Store {
 
     /// Whether the log stays on a group: it takes it, and none that is rather there for it has room.
     pub fn keeps_log(&self, group: GroupIndex) -> bool {
-        let turn = |space: &GroupSpace| turn_of(space.role, SegmentKind::Log);
+        let turn = |space: &GroupSpace| turn_of(space.role, SegmentKind::Log.into());
         let better: Vec<GroupIndex> = {
             let core = self.core.lock();
             let mine = core.groups.get(&group).and_then(turn);

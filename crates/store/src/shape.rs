@@ -139,6 +139,10 @@ impl Core {
                     (needed(entry, of) + entry.dead_bytes(), all * staying / of_all)
                 }
             };
+            // Records that lay with metadata may have to go to data, and leave room there to nobody.
+            let is_guest =
+                matches!(segment.kind, SegmentKind::Data | SegmentKind::Small) && !own.has_records();
+            let returned = if is_guest { 0 } else { returned };
             if own.is_vital() {
                 withheld += taken.saturating_sub(returned);
             }

@@ -15,6 +15,7 @@ use crate::error::{PoolError, Result};
 use crate::heat;
 use crate::in_flight::{InFlight, StripeWrite};
 use crate::member::MemberState;
+use crate::roles::Purpose;
 use crate::segments::{Segment, SegmentEntry, StripeImage};
 use crate::space::STRIPE_TARGET;
 use crate::store::Store;
@@ -103,6 +104,8 @@ pub struct Bin {
     pub class: u8,
     /// 0 for the first place. No segment has blocks of two: so no two places of a block are in one.
     pub copy: u8,
+    /// A record that goes where metadata does, if that has room ([`crate::roles`]).
+    pub small: bool,
 }
 
 /// A block that is to be stored.
@@ -190,7 +193,7 @@ pub(crate) struct Tail {
 impl Core {
     /// Opens a segment of `kind` and `class` on `group`; `None` when there are no slots for it.
     fn open_segment(&mut self, kind: SegmentKind, bin: Bin, group: GroupIndex) -> Option<SegmentRecord> {
-        let Bin { class, copy } = bin;
+        let Bin { class, copy, .. } = bin;
         let space = self.groups.change(group).expect("streams name groups that exist");
         let id = self.next_segment;
         let (layout, slots) = space.allocate(kind != SegmentKind::Data, id)?;
@@ -307,7 +310,8 @@ impl Core {
         }
         let Some(&first) = footprints.first() else { return Err(PoolError::NoSpace) };
         let used = self.groups_of(slice(&beside[0]));
-        for (group, mark) in self.groups_for(kind, mark, |group| used.contains(&group)) {
+        let purpose = Purpose { kind, small: bin.small };
+        for (group, mark) in self.groups_for(purpose, mark, |group| used.contains(&group)) {
             let Some(tail) = self.tail_of(kind, bin, group, mark, first) else { continue };
             let Tail { segment, offset, room, step, fresh, .. } = tail;
             let (id, layout) = (segment.id, segment.layout);
@@ -341,6 +345,7 @@ impl Core {
                     return Ok(None);
                 }
             }
+            self.small_went_elsewhere |= bin.small && self.groups[&group].has_records();
             let bytes = footprints[..plan.spots.len()].iter().map(|&size| u64::from(size)).sum();
             self.count_live(id, plan.spots.len() as u32, bytes);
             self.grow(id, plan.height);
@@ -471,13 +476,21 @@ impl Store {
             // The commit that has the first of them waits for this operation, and its root says so.
             self.core.lock().features.incompatible |= Features::FRAMES;
         }
+        let small: Vec<bool> = {
+            let core = self.core.lock();
+            let is_small = |(draft, record): (&Draft, &NewRecord)| {
+                let most = core.small.get(&record.dataset);
+                most.is_some_and(|most| draft.payload.len() as u64 <= u64::from(*most))
+            };
+            drafts.iter().zip(&records).map(is_small).collect()
+        };
         let framed = |(i, draft)| frame(&self.sums, &Stamp { id: nth(ids, i), incarnation, birth }, draft);
         let blocks: Vec<Encoded> = drafts.into_iter().enumerate().map(framed).collect();
         let classes = self.classes(records.iter().map(|record| record.replaces), ids);
-        let unplaced = |((block, class), record): ((Encoded, u8), &NewRecord)| {
-            (Unplaced { bin: Bin { class, copy: 0 }, beside: None, block }, record.copies)
+        let unplaced = |(((block, class), record), small): (((Encoded, u8), &NewRecord), bool)| {
+            (Unplaced { bin: Bin { class, copy: 0, small }, beside: None, block }, record.copies)
         };
-        let unplaced = blocks.into_iter().zip(classes).zip(&records).map(unplaced).collect();
+        let unplaced = blocks.into_iter().zip(classes).zip(&records).zip(small).map(unplaced).collect();
         let places = self.append_copies(unplaced, mark)?;
         let stored =
             places.iter().flat_map(|places| places.iter()).map(|place| u64::from(place.stored)).sum();
@@ -829,9 +842,10 @@ impl Store {
     /// Opens a segment for the log and writes its descriptors; `None` when there are no slots.
     pub fn open_log_segment(&self) -> Result<Option<SegmentId>> {
         let record = {
-            let mut groups = self.core.lock().groups_for(SegmentKind::Log, Watermark::Promised, |_| false);
+            let mut groups =
+                self.core.lock().groups_for(SegmentKind::Log.into(), Watermark::Promised, |_| false);
             groups.retain(|&(group, _)| self.takes_log(group));
-            let bin = Bin { class: 0, copy: 0 };
+            let bin = Bin { class: 0, copy: 0, small: false };
             let mut core = self.core.lock();
             groups.into_iter().find_map(|(group, _)| core.open_segment(SegmentKind::Log, bin, group))
         };

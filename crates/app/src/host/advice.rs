@@ -4,6 +4,7 @@ use super::live::Live;
 use super::{repair, roster};
 use crate::api::pool::{Class, Role, State, Vdev};
 use crate::api::trace::TraceStatus;
+use larder_format::GroupIndex;
 use larder_pool::Pool;
 use larder_pool::member::{Member, MemberState};
 use larder_upkeep::Upkeep;
@@ -129,14 +130,16 @@ pub fn advice(
             ),
         );
     }
-    about_metadata(pool, name).or_else(|| about_caches(&live.upkeep, name)).unwrap_or_default()
+    about_metadata(pool, name)
+        .or_else(|| about_small(pool, name))
+        .or_else(|| about_caches(&live.upkeep, name))
+        .unwrap_or_default()
 }
 
 /// Devices for metadata that have no room but their reserve.
 fn about_metadata(pool: &Pool, name: &str) -> Option<Advice> {
     let full = pool.store().core.lock().full_of_metadata()?;
-    let group = pool.store().groups().into_iter().find(|group| group.index == full)?;
-    let head = Role::of(group.role).head()?;
+    let head = head_of(pool, full)?;
     let status = format!(
         "The {head} devices are full but for their reserve: new metadata goes to those of the data, as if there were none."
     );
@@ -144,6 +147,26 @@ fn about_metadata(pool: &Pool, name: &str) -> Option<Advice> {
         status,
         format!("larder pool add {name} {head} ..., as safe as the data, if that is too slow"),
     ))
+}
+
+/// Devices for metadata that take no small records any more.
+fn about_small(pool: &Pool, name: &str) -> Option<Advice> {
+    let full = pool.store().core.lock().full_of_small()?;
+    let head = head_of(pool, full)?;
+    let status = format!(
+        "The {head} devices are three quarters full, and leave the rest to metadata: new small records \
+         (special_small_blocks) go to those of the data."
+    );
+    Some(Advice::new(
+        status,
+        format!("larder pool add {name} {head} ..., as safe as the data, or a smaller special_small_blocks"),
+    ))
+}
+
+/// The word in tables for a group.
+fn head_of(pool: &Pool, index: GroupIndex) -> Option<&'static str> {
+    let group = pool.store().groups().into_iter().find(|group| group.index == index)?;
+    Role::of(group.role).head()
 }
 
 /// Trouble with devices with copies: nothing is lost with them.

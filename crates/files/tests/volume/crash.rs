@@ -4,6 +4,7 @@ use crate::bed::{Bed, ROOT, USER};
 use crate::model::{Model, Run, compare, free_all};
 use larder_device::Inline;
 use larder_files::*;
+use larder_format::root::GroupRole;
 use larder_format::{ByteLen, Timestamp};
 use larder_sim::{SimWorld, Survival};
 use larder_sync::Mutex;
@@ -38,10 +39,15 @@ fn run_seed((word, count): (&str, usize), seed: u64, coverage: &Mutex<Coverage>)
     let replay =
         format!("LARDER_SEED={seed} LARDER_CUTS=1 cargo test -p larder-files --test volume simulation");
     let sizes = vec![ByteLen::new(64 << 20); count];
+    // Half of them have a device beside that for the log, metadata and small records.
+    let is_fast = (seed + seed / LAYOUTS.len() as u64) % 2 == 1;
+    let mut groups = vec![(GroupRole::Data, word, &sizes[..])];
+    groups.extend(is_fast.then_some((GroupRole::Fast, "single", &sizes[..1])));
     let chunking = if seed % 3 == 2 { "content" } else { "fixed" };
     let dedup = ["off", "on", "verify"][seed as usize / LAYOUTS.len() % 3];
-    let properties = [("recordsize", "4096"), ("chunking", chunking), ("dedup", dedup)];
-    let mut run = Run::on(Bed::with_layout(word, &sizes, &properties), seed);
+    let properties =
+        [("recordsize", "4096"), ("chunking", chunking), ("dedup", dedup), ("special_small_blocks", "2048")];
+    let mut run = Run::on(Bed::with_groups(Arc::new(Inline), &groups, &properties), seed);
     run.bed.pool.set_pool_property("memory", "2097152").unwrap();
     run.bed.pool.commit().unwrap();
     let start = run.bed.sim.trace().len();

@@ -2,7 +2,7 @@
 
 use crate::bed::{Bed, ROOT};
 use larder_device::Inline;
-
+use larder_files::{NodeId, Ops};
 use larder_format::root::{GroupRole, NO_GROUP};
 use larder_format::segment::SegmentKind;
 use larder_format::{ByteLen, DeviceIndex, GroupIndex};
@@ -82,6 +82,117 @@ fn an_fsync_asks_the_log_devices_alone_and_is_found_there_after_a_cut() {
         assert!(holds(&bed, 2));
         bed.check();
     }
+}
+
+/// Devices whose slots are of 16 MiB: a record of the log takes 4 MiB, and an eighth of the log is 6.
+const LARGE: ByteLen = ByteLen::new(16 << 30);
+
+/// A mirror of two such, and a group of this role behind it.
+fn large_bed(role: Option<GroupRole>) -> Bed {
+    let log: (GroupRole, &str, &[ByteLen]) = (role.unwrap_or(GroupRole::Log), "mirror", &[LARGE; 2]);
+    let mut groups = vec![(GroupRole::Data, "mirror", &[LARGE; 2][..])];
+    groups.extend(role.map(|_| log));
+    Bed::with_groups(Arc::new(Inline), &groups, &[("compression", "off")])
+}
+
+/// Two writes of half of that each, and an fsync; whether that took a commit.
+fn commits(bed: &Bed, node: NodeId, version: u8, len: usize) -> bool {
+    let before = bed.pool.store().durable_commit();
+    let half = vec![version; len / 2];
+    bed.write(node, 0, &half);
+    bed.write(node, half.len() as u64, &half);
+    bed.fsync(node);
+    bed.pool.store().durable_commit() > before
+}
+
+#[test]
+fn much_data_is_synced_by_a_log_on_devices_of_its_own() {
+    const MIB: usize = 1 << 20;
+    for (role, len, by_commit) in [
+        (None, MIB, false),
+        (None, MIB + 2, true),
+        (Some(GroupRole::Log), 3 * MIB, false),
+        (Some(GroupRole::Fast), 3 * MIB, false),
+        (Some(GroupRole::Log), 4 * MIB, true),
+    ] {
+        let case = format!("{role:?}, {len} bytes");
+        let bed = large_bed(role);
+        let node = bed.file(ROOT, "file");
+        bed.write(node, 0, &vec![1; len]);
+        bed.pool.commit().unwrap();
+        assert_eq!(commits(&bed, node, 2, len), by_commit, "{case}");
+        // Once more, and behind it what goes by the log in any case.
+        assert_eq!(commits(&bed, node, 3, len), by_commit, "{case}");
+        let other = bed.file(ROOT, "other");
+        bed.write(other, 0, &[7; 100]);
+        bed.fsync(other);
+        let bed = after_cut(bed, &[]);
+        let content = bed.content(bed.find("file").unwrap().node);
+        assert!(content == vec![3; len], "{case}");
+        assert_eq!(bed.content(bed.find("other").unwrap().node), [7; 100], "{case}");
+        bed.check();
+    }
+}
+
+#[test]
+fn much_data_that_is_being_synced_is_there_after_a_cut_whole_or_not_at_all() {
+    const LEN: usize = 3 << 20;
+    let bed = large_bed(Some(GroupRole::Log));
+    let node = bed.file(ROOT, "file");
+    bed.write(node, 0, &vec![1; LEN]);
+    bed.pool.commit().unwrap();
+    let before = bed.sim.trace().len();
+    assert!(!commits(&bed, node, 2, LEN));
+    let trace = bed.sim.trace();
+    let after = trace.len();
+    assert!(after > before);
+    let mut found = BTreeSet::new();
+    for at in before..=after {
+        for survival in [Survival::DropAll, Survival::KeepAll, Survival::Random { seed: at as u64 }] {
+            let world = SimWorld::from_images(trace.crash_images(at, survival));
+            let bed = Bed::import(world, Arc::clone(&bed.clock), 2);
+            let content = bed.content(bed.find("file").unwrap().node);
+            assert!(content.len() == LEN && content.iter().all(|byte| *byte == content[0]), "torn at {at}");
+            assert!(at < after || content[0] == 2, "an fsync that returned is lost");
+            found.insert(content[0]);
+        }
+    }
+    assert_eq!(found, [1, 2].into());
+}
+
+#[test]
+fn a_full_log_makes_large_syncs_commits_and_loses_nothing() {
+    const LEN: usize = 3 << 20;
+    let bed = large_bed(Some(GroupRole::Log));
+    let node = bed.file(ROOT, "file");
+    let mut taken = 0;
+    // 48 MiB of log, 15 of these.
+    for version in 1..40 {
+        taken += usize::from(commits(&bed, node, version, LEN));
+    }
+    assert!((2..6).contains(&taken), "{taken} of 39 fsyncs were commits");
+    let bed = after_cut(bed, &[]);
+    assert!(bed.content(bed.find("file").unwrap().node) == vec![39; LEN]);
+    bed.check();
+}
+
+#[test]
+fn a_removal_that_much_synced_data_came_before_waits_for_a_commit() {
+    const LEN: usize = 3 << 20;
+    let bed = large_bed(Some(GroupRole::Log));
+    let (old, new, other) = (bed.file(ROOT, "old"), bed.file(ROOT, "new"), bed.file(ROOT, "other"));
+    bed.write(old, 0, &[1; 5_000]);
+    bed.pool.commit().unwrap();
+    // Written anew without a sync, the old one removed, and somebody else syncs much.
+    bed.write(new, 0, &vec![2; 2 << 20]);
+    bed.mount.unlink(ROOT, b"old").unwrap();
+    bed.write(other, 0, &vec![3; LEN]);
+    bed.fsync(other);
+    let bed = after_cut(bed, &[]);
+    assert!(bed.content(bed.find("other").unwrap().node) == vec![3; LEN]);
+    let there = |name, content: &[u8]| bed.find(name).is_ok_and(|at| bed.content(at.node) == content);
+    assert!(there("old", &[1; 5_000]) || there("new", &vec![2; 2 << 20]));
+    bed.check();
 }
 
 #[test]

@@ -28,6 +28,7 @@ mod records;
 mod replay;
 mod semantics;
 mod share;
+mod small_blocks;
 mod snapshots;
 mod synced;
 mod threads;
