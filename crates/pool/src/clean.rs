@@ -29,8 +29,7 @@ use larder_format::run::Footprint;
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::{Corrupt, GroupIndex, Reason, SegmentId};
 use larder_store::core::Core;
-use larder_store::heat;
-use larder_store::segments::SegmentEntry;
+use larder_store::segments::{Listed, SegmentEntry};
 use larder_store::space::{GroupSpace, STRIPE_TARGET};
 use larder_store::{PoolError, Readahead, Result, Watermark};
 use std::collections::BTreeMap;
@@ -100,38 +99,25 @@ struct Shortage {
 
 /// The segment that is most worth emptying: the one that gives most at once when it is `urgent`.
 fn victim(core: &Core, urgent: bool) -> Option<SegmentId> {
-    let now = core.next_block;
-    let worth = |entry: &SegmentEntry| {
-        if urgent {
-            entry.dead_bytes() as f64 / entry.placed.max(1) as f64
-        } else {
-            heat::worth(entry, core.clock.age(entry.closed_at, now))
-        }
-    };
-    let best = |serves: &dyn Fn(GroupIndex) -> bool| {
-        let candidates = core.entries.values().filter(|entry| serves(entry.segment.group));
-        let candidates = candidates.filter(|entry| entry.is_worth_cleaning() && core.has_room_to_move(entry));
-        candidates.max_by(|a, b| worth(a).total_cmp(&worth(b)).then(b.segment.id.cmp(&a.segment.id)))
+    let best = |groups: &mut dyn Iterator<Item = GroupIndex>| match urgent {
+        true => core.thinnest(groups),
+        false => core.worthiest(groups),
     };
     let lacking = shortage(core, !urgent).of_metadata;
-    let of_metadata = lacking.and_then(|lacking| best(&|group| group == lacking));
+    let of_metadata = lacking.and_then(|lacking| best(&mut std::iter::once(lacking)));
     // Where merges alone bring back what is dead of metadata, it is the turn of data, if that lacks something as well.
     let lacks = |group: &GroupSpace| group.free_segments() < group.enough();
     let is_turn_of_data = || lacking.is_none() || urgent || core.record_groups().any(lacks);
-    let has_records = |group| core.record_groups().any(|of| of.index == group);
-    let of_data = || best(&has_records).filter(|_| is_turn_of_data());
-    of_metadata.or_else(of_data).map(|entry| entry.segment.id)
+    let of_data = || best(&mut core.record_groups().map(|of| of.index)).filter(|_| is_turn_of_data());
+    of_metadata.or_else(of_data)
 }
 
 /// A segment that has to go because its group has another shape by now.
 fn misfit(core: &Core) -> Option<SegmentId> {
-    if !core.reshaping {
-        return None;
-    }
     let movable = |entry: &&SegmentEntry| {
         entry.is_complete() && entry.is_movable() && !entry.damaged && entry.live_blocks > 0
     };
-    core.entries.values().filter(movable).map(|entry| entry.segment.id).find(|id| !core.fits(*id))
+    core.misfits().find(movable).map(|entry| entry.segment.id)
 }
 
 /// The group that lacks most. One of metadata lacks what its reserve lacks, and a segment for what goes elsewhere
@@ -213,7 +199,8 @@ impl Pool {
         let named = self.unnamed_pages();
         let mut thin: BTreeMap<SegmentId, (u64, u64)> = {
             let core = self.shared.store.core.lock();
-            let thin = core.entries.values().filter(|entry| !named.contains(&entry.segment.id));
+            let runs = core.entries.listed(Listed::Run);
+            let thin = runs.filter(|entry| !named.contains(&entry.segment.id));
             thin.filter_map(|entry| Some((entry.segment.id, (entry.thin()?, 0)))).collect()
         };
         let count = |thin: &mut BTreeMap<SegmentId, (u64, u64)>, footprints: &[Footprint]| {
@@ -241,7 +228,9 @@ impl Pool {
             self.evacuate_index(|id| thin.contains_key(&id));
         }
         let mut core = self.shared.store.core.lock();
-        let changed = core.entries.select(|entry| entry.leaving != thin.contains_key(&entry.segment.id));
+        let is_changed = |entry: &&SegmentEntry| entry.leaving != thin.contains_key(&entry.segment.id);
+        let changed = core.entries.listed(Listed::Run).filter(is_changed).map(|entry| entry.segment.id);
+        let changed: Vec<_> = changed.collect();
         for id in changed {
             core.entries.change(id, |entry| entry.leaving = !entry.leaving);
         }
@@ -261,6 +250,11 @@ impl Pool {
         // Not even the rest of one: what moves for another reason than room takes none of this.
         self.set_movers_aside(&mut self.cleaner.cleaning.lock());
         self.clean_as(|core| victim(core, urgent), Watermark::Clean)
+    }
+
+    /// The segment that [`Pool::clean_step`] would choose.
+    pub fn next_victim(&self, urgent: bool) -> Option<SegmentId> {
+        victim(&self.shared.store.core.lock(), urgent)
     }
 
     /// As [`Pool::clean_step`], of segments that do not fit their group any more.

@@ -30,11 +30,10 @@ use larder_sorted::map::{Budget, Changes};
 use larder_sorted::tree::{NodeSink, Tree};
 use larder_store::codec::Codec;
 use larder_store::core::LEASE;
-use larder_store::segments::SegmentEntry;
+use larder_store::segments::{Listed, SegmentEntry};
 use larder_store::space::GroupSpace;
-use larder_store::{Appender, Class, Event, PoolError, Refusal, Result, RunIo, Store, TableNodes, own_info};
+use larder_store::{Appender, Class, Event, PoolError, Refusal, Result, RunIo, TableNodes, own_info};
 use larder_sync::RwLockWriteGuard;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -42,10 +41,6 @@ use std::sync::atomic::Ordering;
 const ROUNDS: usize = 1024;
 /// Pages of a large merge of the block map that one commit goes on with.
 const MERGE_PAGES: usize = 256;
-/// The tables are written anew when they lie scattered over more than this many segments, and over
-/// more than four times the space they need.
-const TABLE_SEGMENTS: usize = 4;
-
 /// Times that a commit has dirty data stored beside traffic at most; then those who remove something wait.
 const FLUSH_ROUNDS: usize = 3;
 
@@ -224,6 +219,7 @@ impl Pool {
                 Err(PoolError::NoSpace) if how == How::WhatFits => false,
                 flushed => flushed.map(|()| true)?,
             };
+            self.look_ahead_in_tables();
             let guard = self.gate.write();
             let is_ordered = self.shared.intent.notes.lock().removals() == removals;
             debug_assert!(held.is_none() || is_ordered, "whoever removes something says so before");
@@ -382,14 +378,12 @@ impl Pool {
         core.block_lease = BlockId::new(core.next_block.get() + LEASE);
         core.segment_lease = SegmentId::new(core.next_segment.get() + LEASE);
         core.open_commit = commit.next();
-        let rooted = |kind: SegmentKind| {
-            let entries = core.entries.values().filter(move |entry| entry.segment.kind == kind);
-            entries.map(larder_store::segments::SegmentEntry::to_record)
-        };
-        let mut segments: Vec<_> = rooted(SegmentKind::Table).collect();
+        debug_assert!(core.entries.is_kept_up(), "sums and lists are what all segments together are");
+        let rooted = |list| core.entries.listed(list).map(SegmentEntry::to_record);
+        let mut segments: Vec<_> = rooted(Listed::Table).collect();
         // The log's segments in the order in which they are used; those that were freed after them.
         segments.extend(intent.segments.iter().map(|(id, _)| core.entries[id].to_record()));
-        segments.extend(rooted(SegmentKind::Log).filter(|segment| segment.state != SegmentState::Open));
+        segments.extend(rooted(Listed::Log).filter(|segment| segment.state != SegmentState::Open));
         let root = Root {
             pool: self.shared.store.guid(),
             commit,
@@ -510,7 +504,7 @@ impl Pool {
         let (gone, changed) = {
             let mut core = self.shared.store.core.lock();
             core.free_dead_segments(commit, false, &unfinished);
-            (core.gone.clone(), core.entries.select(|entry| entry.dirty))
+            (core.gone.clone(), core.entries.ids(Listed::Dirty).clone())
         };
         for id in &gone {
             tables.remove(&TableNodes(&self.shared.store), &Table::segment_key(*id))?;
@@ -537,8 +531,9 @@ impl Pool {
         }
         self.log.seal(&self.shared.store, &mut tables);
         self.shared.store.seal_bad_slots(&mut tables);
-        if self.tables_are_scattered() {
-            self.rewrite_tables(&mut tables)?;
+        for key in std::mem::take(&mut *self.sealing.scattered.lock()) {
+            // A node that cannot be read stays where it is: nobody asked for it.
+            let _ = tables.touch(&TableNodes(&self.shared.store), &key);
         }
         let mut blocks = Appender::new(&self.shared.store, SegmentKind::Table);
         let mut sink = NodeBlocks {
@@ -555,64 +550,6 @@ impl Pool {
             self.shared.store.cache.forget(ptr.id);
         }
         Ok(root)
-    }
-
-    /// Whether a few live nodes of the tables keep many segments, or some that are to go.
-    fn tables_are_scattered(&self) -> bool {
-        let core = self.shared.store.core.lock();
-        let of_tables = |entry: &SegmentEntry| entry.segment.kind == SegmentKind::Table;
-        if core
-            .entries
-            .values()
-            .any(|entry| of_tables(entry) && entry.live_blocks > 0 && !core.fits(entry.segment.id))
-        {
-            return true;
-        }
-        let closed = core
-            .entries
-            .values()
-            .filter(|entry| entry.segment.kind == SegmentKind::Table && entry.state == SegmentState::Closed);
-        let (segments, live, height) = closed.fold((0, 0, 0), |(segments, live, height), entry| {
-            (segments + 1, live + entry.live_bytes, height + u64::from(entry.height))
-        });
-        segments > TABLE_SEGMENTS && height > 4 * live
-    }
-
-    /// The nodes of the tables.
-    ///
-    /// # Errors
-    /// When one cannot be read.
-    pub fn table_nodes(&self) -> Result<Vec<BlockPtr>> {
-        Self::nodes_of(&self.tables.lock(), &self.shared.store)
-    }
-
-    fn nodes_of(tables: &Tree, store: &Store) -> Result<Vec<BlockPtr>> {
-        let mut nodes = Vec::new();
-        let met = |ptr| {
-            nodes.push(ptr);
-            true
-        };
-        tables.for_each_node(&TableNodes(store), met, |_, node| node.map(drop))?;
-        Ok(nodes)
-    }
-
-    /// Copies the tables into a tree all of whose nodes are new.
-    fn rewrite_tables(&self, tables: &mut Tree) -> Result<()> {
-        let mut all = Vec::new();
-        tables.scan(&TableNodes(&self.shared.store), .., |key, value| {
-            all.push((*key, value.to_vec()));
-            ControlFlow::Continue(())
-        })?;
-        let mut old = Self::nodes_of(tables, &self.shared.store)?;
-        old.extend(tables.take_dropped());
-        let mut fresh = Tree::empty();
-        for (key, value) in all {
-            fresh.insert(&TableNodes(&self.shared.store), key, &value)?;
-        }
-        *tables = fresh;
-        let mut core = self.shared.store.core.lock();
-        old.into_iter().for_each(|ptr| core.release(ptr.place));
-        Ok(())
     }
 
     /// As [`Pool::finish`]; a commit that devices refuse is kept, to be finished when they are there again: the root

@@ -4,6 +4,7 @@ use crate::attached::Entry;
 use crate::own::OwnProperties;
 use larder_format::bookmark::BookmarkRecord;
 use larder_format::index::PartDescriptor;
+use larder_format::node::{Key, Leaf, Node};
 use larder_format::property::{PropertyRecord, PropertySource};
 use larder_format::run::RunDescriptor;
 use larder_format::segment::SegmentRecord;
@@ -16,7 +17,7 @@ use larder_format::{BlockId, Corrupt, DatasetId, Reason};
 use larder_sorted::tree::Tree;
 use larder_store::{PoolError, Refusal, Result, Store, TableNodes};
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// Values of the tables that come in pieces, by entry.
 #[derive(Default)]
@@ -37,10 +38,18 @@ impl Pieces {
     }
 }
 
+/// Entries of which more than one makes a whole, and whether the key of fingerprints was there.
+#[derive(Default)]
+struct InPieces {
+    runs: Pieces,
+    parts: Pieces,
+    has_secret: bool,
+}
+
 /// See the module's text.
 #[derive(Default)]
 pub(crate) struct Contents {
-    /// All segments but those that the root names alone.
+    /// All segments but those that the root names alone, in whatever order.
     pub segments: Vec<SegmentRecord>,
     /// Datasets, with those that are being destroyed.
     pub datasets: Vec<DatasetRecord>,
@@ -80,92 +89,105 @@ fn local(record: PropertyRecord) -> Result<PropertyRecord, Corrupt> {
 }
 
 impl Contents {
-    /// Reads all tables.
+    /// Reads all tables: their leaves in the order in which they lie, since those are read in the fewest requests.
     ///
     /// # Errors
     /// When a node cannot be read, an entry says nothing, or belongs to a later version, which is named.
     pub(crate) fn read(tables: &Tree, store: &Store) -> Result<Self> {
-        let mut contents = Self::default();
-        let (mut runs, mut parts, mut has_secret) = (Pieces::default(), Pieces::default(), false);
-        let mut bad = Ok(());
-        tables.scan(&TableNodes(store), .., |key, value| {
-            let entry: Result<(), Corrupt> = (|| {
-                let (table, id) = Table::of(key)?;
-                match table {
-                    Table::Segments => contents.segments.push(SegmentRecord::decode(value)?.0),
-                    Table::Datasets => contents.datasets.push(DatasetRecord::decode(value)?),
-                    Table::Runs => runs.add(key.offset, id, value)?,
-                    Table::Index => parts.add(key.offset, id, value)?,
-                    Table::Secret if key.offset == 0 => {
-                        let secret = value.try_into().map_err(|_| Corrupt::new("secret", Reason::Short))?;
-                        (contents.secret, has_secret) = (secret, true);
-                    }
-                    Table::Secret => return Err(Corrupt::new("fingerprints under a key", Reason::Feature)),
-                    Table::Snapshots => contents.snapshots.push(SnapshotRecord::decode(value)?),
-                    Table::SnapshotProperties | Table::Holds => {
-                        let entry = match table {
-                            Table::Holds => Entry::Hold(HoldRecord::decode(value)?),
-                            _ => Entry::Property(local(PropertyRecord::decode(value)?)?),
-                        };
-                        let (dataset, number) = Table::attached(id);
-                        contents.attached.push((dataset, BlockId::new(key.offset), number, entry));
-                    }
-                    Table::Bookmarks => {
-                        let (dataset, record) = (DatasetId::new(id), BookmarkRecord::decode(value)?);
-                        if BookmarkRecord::key(dataset, &record.name) != *key {
-                            return Err(Corrupt::new("bookmark record", Reason::Identity));
-                        }
-                        contents.bookmarks.push((dataset, record));
-                    }
-                    Table::Trash => {
-                        let record = TrashRecord::decode(value)?;
-                        let key = TrashKey::of(id, key.offset);
-                        let key = key.ok_or(Corrupt::new("trash of another kind", Reason::Feature))?;
-                        contents.trash.insert(key, record);
-                    }
-                    Table::Remains => {
-                        let record = RemainsRecord::decode(value)?;
-                        if record.high.get() != key.offset {
-                            return Err(Corrupt::new("remains record", Reason::Identity));
-                        }
-                        contents.remains.push(record);
-                    }
-                    Table::Receiving => {
-                        let record = ReceivingRecord::decode(value)?;
-                        contents.receiving.insert(DatasetId::new(key.offset), record);
-                    }
-                    Table::Events | Table::Commands => contents.kept.push((table, key.offset, Vec::new())),
-                    Table::Damage | Table::BadSlots => {
-                        contents.kept.push((table, key.offset, value.to_vec()));
-                    }
-                    Table::Freeing => contents.freeing = FreeingRecord::decode(value)?,
-                    Table::Properties => {
-                        let record = PropertyRecord::decode(value)?;
-                        let record = if id == 0 { local(record)? } else { record };
-                        contents.properties.entry(DatasetId::new(id)).or_default().adopt(record);
-                    }
-                    _ => return Err(Corrupt::new("a table that is not known", Reason::Feature)),
-                }
-                Ok(())
-            })();
-            match entry {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(corrupt) => {
-                    bad = Err(corrupt);
-                    ControlFlow::Break(())
-                }
+        let (mut contents, mut found) = (Self::default(), InPieces::default());
+        // Of segments each entry is one; others come in pieces, which are put together in their order.
+        let mut others = BTreeMap::new();
+        tables.visit_leaves(&TableNodes(store), |number, node| {
+            let Node::Leaf(leaf) = &**node else { return Ok(()) };
+            let is_of_segments =
+                |key: Option<&Key>| key.is_some_and(|key| matches!(Table::of(key), Ok((Table::Segments, _))));
+            if is_of_segments(leaf.keys().first()) && is_of_segments(leaf.keys().last()) {
+                return contents.take_leaf(leaf, &mut found);
             }
+            others.insert(number, Arc::clone(node));
+            Ok(())
         })?;
-        bad.map_err(|corrupt: Corrupt| match corrupt.reason {
-            Reason::Feature => PoolError::Refused(Refusal::Newer(corrupt.what.to_string())),
-            _ => corrupt.into(),
-        })?;
-        if !has_secret {
+        for node in others.into_values() {
+            if let Node::Leaf(leaf) = &*node {
+                contents.take_leaf(leaf, &mut found)?;
+            }
+        }
+        if !found.has_secret {
             return Err(Corrupt::new("secret", Reason::Short).into());
         }
-        contents.runs = runs.decode(RunDescriptor::decode)?;
-        contents.parts = parts.decode(PartDescriptor::decode)?;
+        contents.runs = found.runs.decode(RunDescriptor::decode)?;
+        contents.parts = found.parts.decode(PartDescriptor::decode)?;
         Ok(contents)
+    }
+
+    fn take_leaf(&mut self, leaf: &Leaf, found: &mut InPieces) -> Result<()> {
+        for (key, value) in leaf.entries(0..leaf.len()) {
+            self.take(key, value, found).map_err(|corrupt| match corrupt.reason {
+                Reason::Feature => PoolError::Refused(Refusal::Newer(corrupt.what.to_string())),
+                _ => corrupt.into(),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, key: &Key, value: &[u8], found: &mut InPieces) -> Result<(), Corrupt> {
+        let (table, id) = Table::of(key)?;
+        match table {
+            Table::Segments => self.segments.push(SegmentRecord::decode(value)?.0),
+            Table::Datasets => self.datasets.push(DatasetRecord::decode(value)?),
+            Table::Runs => found.runs.add(key.offset, id, value)?,
+            Table::Index => found.parts.add(key.offset, id, value)?,
+            Table::Secret if key.offset == 0 => {
+                let secret = value.try_into().map_err(|_| Corrupt::new("secret", Reason::Short))?;
+                (self.secret, found.has_secret) = (secret, true);
+            }
+            Table::Secret => return Err(Corrupt::new("fingerprints under a key", Reason::Feature)),
+            Table::Snapshots => self.snapshots.push(SnapshotRecord::decode(value)?),
+            Table::SnapshotProperties | Table::Holds => {
+                let entry = match table {
+                    Table::Holds => Entry::Hold(HoldRecord::decode(value)?),
+                    _ => Entry::Property(local(PropertyRecord::decode(value)?)?),
+                };
+                let (dataset, number) = Table::attached(id);
+                self.attached.push((dataset, BlockId::new(key.offset), number, entry));
+            }
+            Table::Bookmarks => {
+                let (dataset, record) = (DatasetId::new(id), BookmarkRecord::decode(value)?);
+                if BookmarkRecord::key(dataset, &record.name) != *key {
+                    return Err(Corrupt::new("bookmark record", Reason::Identity));
+                }
+                self.bookmarks.push((dataset, record));
+            }
+            Table::Trash => {
+                let record = TrashRecord::decode(value)?;
+                let key = TrashKey::of(id, key.offset);
+                let key = key.ok_or(Corrupt::new("trash of another kind", Reason::Feature))?;
+                self.trash.insert(key, record);
+            }
+            Table::Remains => {
+                let record = RemainsRecord::decode(value)?;
+                if record.high.get() != key.offset {
+                    return Err(Corrupt::new("remains record", Reason::Identity));
+                }
+                self.remains.push(record);
+            }
+            Table::Receiving => {
+                let record = ReceivingRecord::decode(value)?;
+                self.receiving.insert(DatasetId::new(key.offset), record);
+            }
+            Table::Events | Table::Commands => self.kept.push((table, key.offset, Vec::new())),
+            Table::Damage | Table::BadSlots => {
+                self.kept.push((table, key.offset, value.to_vec()));
+            }
+            Table::Freeing => self.freeing = FreeingRecord::decode(value)?,
+            Table::Properties => {
+                let record = PropertyRecord::decode(value)?;
+                let record = if id == 0 { local(record)? } else { record };
+                self.properties.entry(DatasetId::new(id)).or_default().adopt(record);
+            }
+            _ => return Err(Corrupt::new("a table that is not known", Reason::Feature)),
+        }
+        Ok(())
     }
 }
 

@@ -344,6 +344,7 @@ impl Pool {
             withheld: 0,
             small: HashMap::new(),
             small_went_elsewhere: false,
+            misfits: None,
             miscounted: None,
         };
         let entropy = Arc::clone(&world.entropy);

@@ -13,7 +13,7 @@ use larder_format::tables::Table;
 use larder_format::{Corrupt, DatasetId, Reason, SegmentId};
 use larder_sorted::map::BlockMap;
 use larder_sorted::tree::Tree;
-use larder_store::segments::SegmentEntry;
+use larder_store::segments::{Listed, SegmentEntry};
 use larder_store::{Class, Event, PoolError, Refusal, Result, RunIo, Store};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -73,6 +73,7 @@ impl Found {
                 adopt_segment(store, &damage, &record, root)?;
             }
         }
+        store.core.lock().entries.pack();
         store.retire_known_slots();
         let runs = std::mem::take(&mut contents.runs);
         recount_runs(store, runs.iter().chain(contents.parts.iter().map(|part| &part.run)))?;
@@ -195,7 +196,7 @@ fn recount_runs<'r>(store: &Store, runs: impl Iterator<Item = &'r RunDescriptor>
         *entry = sums.ok_or(Corrupt::new("run descriptor", Reason::Range))?;
     }
     let mut core = store.core.lock();
-    for id in core.entries.select(|entry| entry.segment.kind == SegmentKind::Run) {
+    for id in core.entries.ids(Listed::Run).clone() {
         let (blocks, bytes) = live.remove(&id).unwrap_or_default();
         core.entries.change(id, |entry| {
             entry.dirty |= (entry.live_blocks, entry.live_bytes) != (blocks, bytes);

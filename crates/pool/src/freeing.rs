@@ -40,7 +40,7 @@ use crate::duplicates::Duplicates;
 use crate::pins::Pins;
 use larder_format::run::{Delta, Marks};
 use larder_format::tables::{FreeingRecord, Table};
-use larder_format::{BlockId, BlockPtr, Place};
+use larder_format::{BlockId, BlockPtr, Place, SegmentId};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::{BlockMap, Entry, Finder, Location, Step, Update};
 use larder_sorted::tree::Tree;
@@ -204,6 +204,12 @@ impl Freeing {
         let freeing = &mut *self.dropped.lock();
         let bytes = &mut freeing.dropped_bytes;
         freeing.nodes.extend(dropped.into_iter().inspect(|ptr| *bytes += u64::from(ptr.place.footprint())));
+    }
+
+    /// Segments that hints of what was dropped since the last commit name.
+    pub(crate) fn dropped_segments(&self) -> BTreeSet<SegmentId> {
+        let freeing = self.dropped.lock();
+        freeing.records.iter().chain(&freeing.nodes).map(|ptr| ptr.place.segment).collect()
     }
 
     /// References to blocks were dropped, perhaps some that had been before. Under the commit lock.

@@ -185,6 +185,7 @@ impl Pool {
             withheld: 0,
             small: HashMap::new(),
             small_went_elsewhere: false,
+            misfits: None,
             miscounted: None,
         };
         let events = Arc::new(EventLog::new(Arc::clone(&world.clock)));

@@ -26,6 +26,7 @@ use larder_format::segment::SegmentRecord;
 use larder_format::tables::Table;
 use larder_format::{BlockId, DatasetId, Place, SegmentId};
 use larder_sorted::tree::{LostNode, Tree};
+use larder_store::segments::Listed;
 use larder_store::{Class, DatasetNodes, Event, PoolError, Store, TableNodes};
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -280,7 +281,7 @@ impl Damage {
     pub fn unnamed(&self) -> usize {
         let core = self.store.core.lock();
         let named = &self.ledger.lock().named;
-        core.entries.values().filter(|entry| entry.unnamed && !named.contains(&entry.segment.id)).count()
+        core.entries.ids(Listed::Unnamed).iter().filter(|id| !named.contains(id)).count()
     }
 
     /// Forgets all damage; what is still damaged is found again.

@@ -53,6 +53,7 @@ mod receiving;
 mod remains;
 mod resting;
 mod rewrite;
+mod scattered;
 mod sealing;
 mod shared;
 mod snapshot;

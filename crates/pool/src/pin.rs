@@ -2,7 +2,6 @@
 
 use crate::pins::{Pinned, PinnedTree};
 use crate::pool::Pool;
-use larder_format::segment::SegmentKind;
 use larder_format::{BlockId, CommitId, DatasetId};
 use larder_sync::RwLockWriteGuard;
 use std::sync::Arc;
@@ -69,9 +68,6 @@ impl Pool {
         let left = self.freeing().left_bytes();
         let (from, left_before) = self.shared.freeing.judged().unwrap_or((BlockId::new(0), left));
         let core = self.shared.store.core.lock();
-        let counted = core.entries.values().filter(|entry| {
-            matches!(entry.segment.kind, SegmentKind::Data | SegmentKind::Small | SegmentKind::Node)
-        });
         Pinned {
             commit,
             started: self.shared.store.world.clock.now(),
@@ -83,7 +79,7 @@ impl Pool {
             left_before,
             held,
             has_remains: remaining > 0,
-            blocks: counted.map(|entry| u64::from(entry.live_blocks)).sum(),
+            blocks: core.entries.usages().map(|usage| usage.blocks).sum(),
         }
     }
 }

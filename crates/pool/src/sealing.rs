@@ -1,5 +1,6 @@
 //! Commits that are sealed and not finished, and changes that the tables lack. For the steps see [`crate::commit`].
 
+use larder_format::node::Key;
 use larder_format::root::Root;
 use larder_format::{OpSeq, SegmentId};
 use larder_sorted::map::Changes;
@@ -23,6 +24,8 @@ pub(crate) struct Sealing {
     pub(crate) unnoted: Mutex<Changes>,
     /// Changes of the dedup index's parts that the tables lack. Likewise.
     pub(crate) unnoted_parts: Mutex<larder_sorted::index::Changes>,
+    /// Keys that lead to nodes of the tables that the next commit writes anew ([`crate::scattered`]).
+    pub(crate) scattered: Mutex<Vec<Key>>,
     /// A commit that devices refused; see [`crate::Pool::resume`].
     unfinished: Mutex<Option<Sealed>>,
     /// Bytes of nodes of datasets that commits have stored since import.

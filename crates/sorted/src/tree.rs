@@ -33,6 +33,7 @@
 
 mod change;
 mod difference;
+mod reach;
 mod remains;
 mod since;
 mod survey;
@@ -56,6 +57,10 @@ pub trait NodeStore {
     type Error: From<Corrupt>;
     /// The decoded node that `ptr` names.
     fn load(&self, ptr: BlockPtr) -> Result<Arc<Node>, Self::Error>;
+    /// Several of them, in this order, if there is a faster way than one after another.
+    fn load_all(&self, ptrs: &[BlockPtr]) -> Vec<Result<Arc<Node>, Self::Error>> {
+        ptrs.iter().map(|ptr| self.load(*ptr)).collect()
+    }
 }
 
 /// Sink of dirty nodes at a commit.
@@ -147,6 +152,11 @@ impl Tree {
     /// Pointers of committed nodes that the tree has stopped reaching since the last call, each once.
     pub fn take_dropped(&mut self) -> Vec<BlockPtr> {
         std::mem::take(&mut self.pending.dropped)
+    }
+
+    /// Those that the next call of [`Tree::take_dropped`] gives.
+    pub fn dropped(&self) -> &[BlockPtr] {
+        &self.pending.dropped
     }
 
     /// Whether, since the last call, a committed node was given keys that it had not, as a neighbour could not be read:

@@ -2,7 +2,6 @@
 
 use crate::store::Store;
 use larder_format::GroupIndex;
-use larder_format::segment::{SegmentKind, SegmentState};
 
 /// The slots of one group by use, and what lives in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -31,20 +30,17 @@ impl Store {
         let core = self.core.lock();
         let account = |group: &crate::space::GroupSpace| {
             let (taken, slots) = group.all_slots_of_devices();
-            let mut account =
-                Account { group: group.index, slots, free: slots - taken, ..Account::default() };
-            for entry in core.entries.values().filter(|entry| entry.segment.group == group.index) {
-                let slots = entry.segment.slots.len() as u64;
-                let data = matches!(entry.segment.kind, SegmentKind::Data | SegmentKind::Small);
-                match entry.state {
-                    SegmentState::Freed => account.waiting += slots,
-                    _ if data => account.data += slots,
-                    _ => account.metadata += slots,
-                }
-                let bytes = if data { &mut account.data_bytes } else { &mut account.metadata_bytes };
-                *bytes += entry.live_bytes;
+            let usage = core.entries.usage(group.index);
+            Account {
+                group: group.index,
+                slots,
+                free: slots - taken,
+                data: usage.data.0,
+                metadata: usage.metadata.0,
+                waiting: usage.freed,
+                data_bytes: usage.data.1,
+                metadata_bytes: usage.metadata.1,
             }
-            account
         };
         core.groups.values().map(account).collect()
     }

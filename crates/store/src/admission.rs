@@ -6,7 +6,6 @@ use crate::space::GroupSpace;
 use crate::store::Store;
 use crate::watermark::Watermark;
 use larder_format::run::MAX_PLACES;
-use larder_format::segment::SegmentState;
 use std::sync::atomic::Ordering;
 
 /// Divisor of the limits of dirty data and of stripes on their way while fsyncs wait for all of both.
@@ -138,13 +137,6 @@ impl Store {
     /// Bytes of dead blocks in segments that are kept for what else lives in them, over all columns:
     /// free space that only cleaning brings back.
     pub fn dead_space(&self) -> u64 {
-        let core = self.core.lock();
-        let closed = core.entries.values().filter(|entry| entry.state == SegmentState::Closed);
-        let dead = closed.map(|entry| {
-            let layout = entry.segment.layout;
-            let held = u64::from(entry.height) * layout.k() as u64;
-            held.saturating_sub(entry.live_bytes) * layout.columns() as u64 / layout.k() as u64
-        });
-        dead.sum()
+        self.core.lock().entries.usages().map(|usage| usage.dead).sum()
     }
 }

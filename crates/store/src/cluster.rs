@@ -48,8 +48,22 @@ pub struct Wanted {
     pub place: Place,
 }
 
+/// Bytes of one read at most, and between two blocks that are read along.
+#[derive(Debug, Clone, Copy)]
+pub struct Reach {
+    window: u32,
+    gap: u32,
+}
+
+impl Reach {
+    /// For who waits for all of it.
+    pub const NEAR: Self = Self { window: WINDOW, gap: GAP };
+    /// For who wants most of what lies there, from a disk on which a read takes as long as half a megabyte.
+    pub const FAR: Self = Self { window: 1 << 20, gap: 256 << 10 };
+}
+
 /// Puts neighbours among small blocks together; each list is for one read.
-pub fn gather(mut wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
+pub fn gather(mut wanted: Vec<Wanted>, reach: Reach) -> Vec<Vec<Wanted>> {
     wanted.sort_by_key(|one| (one.place.segment, one.replica, one.place.offset));
     let mut spans: Vec<Vec<Wanted>> = Vec::new();
     for next in wanted {
@@ -59,8 +73,8 @@ pub fn gather(mut wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
             let reached = last.place.offset + last.place.stored;
             (first.segment.id, first.replica) == (next.segment.id, next.replica)
                 && first.place.stored.max(next.place.stored) <= SMALL
-                && next.place.offset.saturating_sub(reached) <= GAP
-                && end - first.place.offset <= WINDOW
+                && next.place.offset.saturating_sub(reached) <= reach.gap
+                && end - first.place.offset <= reach.window
         });
         match spans.last_mut().filter(|_| fits) {
             Some(span) => span.push(next),

@@ -4,7 +4,7 @@
 
 use crate::headroom::Groups;
 use crate::heat::Clock;
-use crate::segments::{Readable, SegmentEntry, Segments};
+use crate::segments::{Listed, Readable, SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::watermark::Watermark;
 use larder_format::label::Features;
@@ -13,7 +13,7 @@ use larder_format::run::MAX_PLACES;
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::{BlockId, CommitId, DatasetId, GroupIndex, Incarnation, Place, SegmentId};
 use larder_mutants::{Mutant, mutated};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Ids are leased this far ahead: more than any commit can use.
@@ -61,6 +61,8 @@ pub struct Core {
     pub small: HashMap<DatasetId, u32>,
     /// Some of those went to groups of data since import, for the others had no room.
     pub small_went_elsewhere: bool,
+    /// Segments that do not fit, once they were looked for since a group got its shape.
+    pub misfits: Option<BTreeSet<SegmentId>>,
     /// A segment that the tables counted wrong: more was freed than they say is there. No commit may tell of it.
     pub miscounted: Option<SegmentId>,
 }
@@ -201,12 +203,11 @@ impl Core {
     /// Frees closed segments without live blocks, as of `commit`; those the root names, or the others.
     /// Output of an unfinished merge counts as live, though nothing names it yet.
     pub fn free_dead_segments(&mut self, commit: CommitId, rooted: bool, unfinished: &[SegmentId]) {
-        let dead = self.entries.select(|entry| {
-            entry.is_complete()
-                && entry.live_blocks == 0
-                && entry.segment.kind.is_rooted() == rooted
-                && !unfinished.contains(&entry.segment.id)
-        });
+        let is_dead = |entry: &&SegmentEntry| {
+            entry.segment.kind.is_rooted() == rooted && !unfinished.contains(&entry.segment.id)
+        };
+        let dead = self.entries.listed(Listed::Empty).filter(is_dead).map(|entry| entry.segment.id);
+        let dead: Vec<_> = dead.collect();
         for id in dead {
             self.entries.change(id, |entry| {
                 entry.state = SegmentState::Freed;
@@ -218,10 +219,9 @@ impl Core {
 
     /// Gives back the slots of segments freed two commits before `durable` that nobody reads.
     pub fn reap_segments(&mut self, readable: &Readable, durable: CommitId) {
-        let ripe = |entry: &SegmentEntry| {
-            entry.state == SegmentState::Freed && entry.freed.get() + 2 <= durable.get()
-        };
-        for id in self.entries.select(ripe) {
+        let ripe = |entry: &&SegmentEntry| entry.freed.get() + 2 <= durable.get();
+        let ripe = self.entries.listed(Listed::Freed).filter(ripe).map(|entry| entry.segment.id);
+        for id in ripe.collect::<Vec<_>>() {
             readable.remove(id);
             if Arc::strong_count(&self.entries[&id].segment) > 1 {
                 self.entries.change(id, |entry| entry.held = true);

@@ -10,6 +10,9 @@ impl Store {
     pub fn out_of_reach(&self) -> Option<String> {
         let is_lost =
             |device: DeviceIndex| self.members.find(device).is_none_or(|member| !member.is_online());
+        if self.members.iter().all(|member| member.is_online()) {
+            return None;
+        }
         let core = self.core.lock();
         let (mut lost, mut bytes) = (BTreeSet::new(), 0);
         for entry in core.entries.values().filter(|entry| entry.live_blocks > 0) {
@@ -57,8 +60,7 @@ impl Store {
             let is_out = |column: usize| members.get(column).is_none_or(|member| !member.is_online());
             group.rule.layout.losses_survived(is_out)
         });
-        let misfits = core.entries.values().filter(|entry| core.reshaping && entry.live_blocks > 0);
-        let misfits = misfits.filter(|entry| !core.fits(entry.segment.id));
+        let misfits = core.misfits().filter(|entry| entry.live_blocks > 0);
         let by_segment = misfits.map(|entry| {
             let segment = &entry.segment;
             segment.layout.losses_survived(|column| is_lost(segment.slots[column].device))

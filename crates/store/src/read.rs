@@ -1,7 +1,7 @@
 //! The way up: a block from the device that has it, else from a replica, else rebuilt from parity.
 
 use crate::cache::Record;
-use crate::cluster::{self, Wanted};
+use crate::cluster::{self, Reach, Wanted};
 use crate::decode::{decode_node, is_of_history, plain_of, stored};
 use crate::error::{PoolError, Result};
 use crate::hedge::HedgedRead;
@@ -187,6 +187,10 @@ impl Store {
 
     /// The same for who has something else to do until they are here: sends the reads.
     pub fn start_fetch(&self, ptrs: impl Iterator<Item = BlockPtr>) -> Fetch {
+        self.start_fetch_within(ptrs, Reach::NEAR)
+    }
+
+    fn start_fetch_within(&self, ptrs: impl Iterator<Item = BlockPtr>, reach: Reach) -> Fetch {
         let start = |ptr: BlockPtr| {
             let (segment, BlockPtr { id: stored_as, place }) = self.locate(ptr).ok()?;
             let layout = segment.layout;
@@ -200,7 +204,7 @@ impl Store {
             }
             Some(Wanted { id: ptr.id, stored_as, segment, replica, place })
         };
-        let spans = cluster::gather(ptrs.filter_map(start).collect());
+        let spans = cluster::gather(ptrs.filter_map(start).collect(), reach);
         let start = |wanted: Vec<Wanted>| {
             let (first, whole) = (&wanted[0], cluster::span(&wanted));
             let (pending, from) = self.start_read(&first.segment, first.replica, whole)?;
@@ -523,6 +527,25 @@ impl Store {
         found.or_else(|lost| lost.first.ok_or(())).unwrap_or_default()
     }
 
+    /// Nodes from the devices, from now on in the cache: in few large reads, all in flight together. Those that do not
+    /// arrive, or arrive damaged, are left out.
+    fn fetch_nodes(
+        &self,
+        ptrs: impl Iterator<Item = BlockPtr>,
+        kind: BlockKind,
+    ) -> HashMap<BlockId, Arc<Node>> {
+        let arrived = self.fetched(self.start_fetch_within(ptrs, Reach::FAR));
+        let decoded = self.world.workers.map(arrived.len(), |i| {
+            let Fetched { id, stored_as, bytes } = &arrived[i];
+            let header = self.prove(*stored_as, bytes)?;
+            let plain = plain_of(&header, bytes, kind).ok()?;
+            Some((*id, decode_node(&header, &plain).ok()?))
+        });
+        let nodes: HashMap<_, _> = decoded.into_iter().flatten().collect();
+        nodes.iter().for_each(|(id, node)| self.cache.keep_node(*id, node));
+        nodes
+    }
+
     /// A node, from the cache or the devices.
     pub fn load_node(&self, ptr: BlockPtr, kind: BlockKind) -> Result<Arc<Node>> {
         if let Some(node) = self.cache.node(ptr.id) {
@@ -573,6 +596,14 @@ impl NodeStore for PassingNodes<'_> {
 /// Nodes of the pool's tables.
 pub struct TableNodes<'a>(pub &'a Store);
 
+impl TableNodes<'_> {
+    /// Brings those that are not in memory there, all at once; what fails is left to who needs it.
+    pub fn bring(&self, ptrs: &[BlockPtr]) {
+        let missing = ptrs.iter().filter(|ptr| self.0.cache.lacks_node(ptr.id)).copied();
+        self.0.fetch_nodes(missing, BlockKind::Table).into_iter().for_each(drop);
+    }
+}
+
 impl NodeStore for TableNodes<'_> {
     type Error = PoolError;
     /// No commit can do without the tables, so an error that goes away is not told.
@@ -585,5 +616,14 @@ impl NodeStore for TableNodes<'_> {
             loaded = self.0.load_node(ptr, BlockKind::Table);
         }
         loaded
+    }
+    fn load_all(&self, ptrs: &[BlockPtr]) -> Vec<Result<Arc<Node>>> {
+        let cached: Vec<_> = ptrs.iter().map(|ptr| self.0.cache.node(ptr.id)).collect();
+        let missing = ptrs.iter().zip(&cached).filter(|(_, cached)| cached.is_none()).map(|(ptr, _)| *ptr);
+        let mut fetched = self.0.fetch_nodes(missing, BlockKind::Table);
+        let node = |(cached, ptr): (Option<Arc<Node>>, &BlockPtr)| {
+            cached.or_else(|| fetched.remove(&ptr.id)).map_or_else(|| self.load(*ptr), Ok)
+        };
+        cached.into_iter().zip(ptrs).map(node).collect()
     }
 }

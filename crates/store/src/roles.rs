@@ -9,7 +9,6 @@
 //! without it: its log is opened elsewhere, and the commit that opens it has all that the lost one had.
 
 use crate::core::Core;
-use crate::segments::SegmentEntry;
 use crate::space::GroupSpace;
 use crate::store::Store;
 use crate::watermark::Watermark;
@@ -167,10 +166,9 @@ impl Core {
     }
 
     /// Whether the cleaner may find room for what lives in a segment: small records stay where metadata is.
-    pub fn has_room_to_move(&self, entry: &SegmentEntry) -> bool {
-        let group = &self.groups[&entry.segment.group];
-        let is_of_records = matches!(entry.segment.kind, SegmentKind::Data | SegmentKind::Small);
-        !is_of_records || group.has_records() || group.free_above(Watermark::Clean).segments > 0
+    pub fn has_room_to_move(&self, group: GroupIndex, are_records: bool) -> bool {
+        let group = &self.groups[&group];
+        !are_records || group.has_records() || group.free_above(Watermark::Clean).segments > 0
     }
 
     /// Whether what lies in a segment is to stay with metadata when it moves.

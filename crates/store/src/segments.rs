@@ -4,11 +4,12 @@
 //! segment. Stripes that were submitted but are not yet confirmed are served from memory.
 
 use crate::room::Room;
+use crate::victims::{Rank, Victims};
 use larder_device::AlignedBuf;
 use larder_format::segment::{DESCRIPTOR_LEN, Layout, SegmentKind, SegmentRecord, SegmentState, Slot};
 use larder_format::{BlockId, CommitId, DeviceIndex, GroupIndex, Incarnation, SegmentId, SlotIndex};
 use larder_sync::{Mutex, RwLock};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -276,6 +277,18 @@ impl SegmentEntry {
             && self.dead_bytes() * WORTHWHILE >= self.placed
     }
 
+    /// The part of its [`crate::heat::worth`] that time does not change.
+    pub fn benefit(&self) -> f64 {
+        let used = self.live_bytes as f64 / self.placed.max(1) as f64;
+        (1.0 - used) / (used + 0.1)
+    }
+
+    /// Its place among those that are worth cleaning.
+    fn rank(&self) -> Option<Rank> {
+        let stream = (self.segment.kind as u8, self.segment.class, self.segment.copy);
+        self.is_worth_cleaning().then(|| Rank::new(self.benefit(), stream))
+    }
+
     /// Of a segment of runs, what is dead, when that is most of it.
     pub fn thin(&self) -> Option<u64> {
         let held = u64::from(self.height) * self.segment.layout.k() as u64;
@@ -349,12 +362,140 @@ impl Dead {
     }
 }
 
-/// All segments, in the order of their ids, and sums over them that are kept up to date.
+/// Slots of a group by use, and what lives in them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Slots of segments of records, and footprints of what lives there.
+    pub data: (u64, u64),
+    /// The same of everything else.
+    pub metadata: (u64, u64),
+    /// Slots of segments that were freed.
+    pub freed: u64,
+    /// Bytes over all columns of dead blocks in closed segments.
+    pub dead: u64,
+    /// Blocks that live in segments that the block map places blocks in.
+    pub blocks: u64,
+    /// Records that live.
+    pub records: u64,
+}
+
+/// Everything that a segment adds to the sums of its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Sums {
+    dead: Dead,
+    usage: Usage,
+}
+
+impl Sums {
+    fn of(entry: &SegmentEntry) -> Self {
+        let (slots, layout) = (entry.segment.slots.len() as u64, entry.segment.layout);
+        let is_of_records = matches!(entry.segment.kind, SegmentKind::Data | SegmentKind::Small);
+        let mut usage = Usage { records: entry.records(), ..Usage::default() };
+        let part = if is_of_records { &mut usage.data } else { &mut usage.metadata };
+        part.1 = entry.live_bytes;
+        match entry.state {
+            SegmentState::Freed => usage.freed = slots,
+            _ => part.0 = slots,
+        }
+        if entry.is_movable() {
+            usage.blocks = u64::from(entry.live_blocks);
+        }
+        if entry.state == SegmentState::Closed {
+            let held = u64::from(entry.height) * layout.k() as u64;
+            let dead = held.saturating_sub(entry.live_bytes);
+            usage.dead = dead * layout.columns() as u64 / layout.k() as u64;
+        }
+        Self { dead: entry.dead(), usage }
+    }
+
+    fn numbers(&mut self) -> [&mut u64; 14] {
+        let Self { dead, usage } = self;
+        [
+            &mut dead.waiting_slots,
+            &mut dead.waiting_of_data.0,
+            &mut dead.waiting_of_data.1,
+            &mut dead.bytes,
+            &mut dead.data_bytes,
+            &mut dead.held,
+            &mut usage.data.0,
+            &mut usage.data.1,
+            &mut usage.metadata.0,
+            &mut usage.metadata.1,
+            &mut usage.freed,
+            &mut usage.dead,
+            &mut usage.blocks,
+            &mut usage.records,
+        ]
+    }
+
+    fn add(&mut self, mut other: Self) {
+        self.numbers().into_iter().zip(other.numbers()).for_each(|(sum, part)| *sum += *part);
+    }
+
+    fn take(&mut self, mut other: Self) {
+        self.numbers().into_iter().zip(other.numbers()).for_each(|(sum, part)| *sum -= *part);
+    }
+}
+
+/// Properties by which segments are listed: who needs all that have one looks at no others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Listed {
+    /// Changed since it was last written to the tables.
+    Dirty,
+    /// Gets no more stripes, and nothing lives in it; not freed yet.
+    Empty,
+    /// Freed, and its slots are not given back yet.
+    Freed,
+    /// Something of it is lost, and not all that this belongs to is named.
+    Unnamed,
+    /// It has pages of runs.
+    Run,
+    /// It has nodes of the tables.
+    Table,
+    /// It has a part of the intent log.
+    Log,
+}
+
+impl Listed {
+    const ALL: [Self; 7] =
+        [Self::Dirty, Self::Empty, Self::Freed, Self::Unnamed, Self::Run, Self::Table, Self::Log];
+
+    fn has(self, entry: &SegmentEntry) -> bool {
+        match self {
+            Self::Dirty => entry.dirty,
+            Self::Empty => entry.is_complete() && entry.live_blocks == 0,
+            Self::Freed => entry.state == SegmentState::Freed,
+            Self::Unnamed => entry.unnamed,
+            Self::Run => entry.segment.kind == SegmentKind::Run,
+            Self::Table => entry.segment.kind == SegmentKind::Table,
+            Self::Log => entry.segment.kind == SegmentKind::Log,
+        }
+    }
+}
+
+/// All that is kept up to date about a segment besides itself.
+#[derive(PartialEq, Clone, Copy)]
+struct Standing {
+    sums: Sums,
+    lists: [bool; Listed::ALL.len()],
+    victim: Option<Rank>,
+}
+
+impl Standing {
+    fn of(entry: &SegmentEntry) -> Self {
+        let lists = Listed::ALL.map(|list| list.has(entry));
+        Self { sums: Sums::of(entry), lists, victim: entry.rank() }
+    }
+}
+
+/// All segments, in the order of their ids, and sums and lists of them that are kept up to date: nobody has to look at
+/// all of them for what is done often.
 #[derive(Default)]
 pub struct Segments {
     entries: BTreeMap<SegmentId, SegmentEntry>,
-    dead: BTreeMap<GroupIndex, Dead>,
-    records: u64,
+    sums: BTreeMap<GroupIndex, Sums>,
+    lists: [BTreeSet<SegmentId>; Listed::ALL.len()],
+    victims: Victims,
 }
 
 impl std::ops::Deref for Segments {
@@ -365,65 +506,120 @@ impl std::ops::Deref for Segments {
 }
 
 impl Segments {
-    fn count(&mut self, group: GroupIndex, dead: Dead, records: u64) {
-        let sum = self.dead.entry(group).or_default();
-        sum.waiting_slots += dead.waiting_slots;
-        sum.waiting_of_data.0 += dead.waiting_of_data.0;
-        sum.waiting_of_data.1 += dead.waiting_of_data.1;
-        sum.bytes += dead.bytes;
-        sum.data_bytes += dead.data_bytes;
-        sum.held += dead.held;
-        self.records += records;
-    }
-
-    fn discount(&mut self, group: GroupIndex, dead: Dead, records: u64) {
-        let sum = self.dead.entry(group).or_default();
-        sum.waiting_slots -= dead.waiting_slots;
-        sum.waiting_of_data.0 -= dead.waiting_of_data.0;
-        sum.waiting_of_data.1 -= dead.waiting_of_data.1;
-        sum.bytes -= dead.bytes;
-        sum.data_bytes -= dead.data_bytes;
-        sum.held -= dead.held;
-        self.records -= records;
+    fn keep_up(&mut self, id: SegmentId, group: GroupIndex, old: Option<Standing>, new: Option<Standing>) {
+        if old == new {
+            return;
+        }
+        let sums = self.sums.entry(group).or_default();
+        old.into_iter().for_each(|old| sums.take(old.sums));
+        new.into_iter().for_each(|new| sums.add(new.sums));
+        for (at, list) in self.lists.iter_mut().enumerate() {
+            match (old.is_some_and(|old| old.lists[at]), new.is_some_and(|new| new.lists[at])) {
+                (false, true) => drop(list.insert(id)),
+                (true, false) => drop(list.remove(&id)),
+                _ => {}
+            }
+        }
+        let (old, new) = (old.and_then(|old| old.victim), new.and_then(|new| new.victim));
+        if old != new {
+            let closed_at = |id| self.entries.get(&id).map_or(BlockId::new(0), |entry| entry.closed_at);
+            old.into_iter().for_each(|rank| self.victims.remove(group, rank, id, closed_at));
+            new.into_iter().for_each(|rank| self.victims.insert(group, rank, id, closed_at));
+        }
     }
 
     /// Adds a segment.
     pub fn insert(&mut self, entry: SegmentEntry) {
-        self.count(entry.segment.group, entry.dead(), entry.records());
-        self.entries.insert(entry.segment.id, entry);
+        let (id, group, standing) = (entry.segment.id, entry.segment.group, Standing::of(&entry));
+        self.remove(id);
+        self.entries.insert(id, entry);
+        self.keep_up(id, group, None, Some(standing));
     }
 
     /// Takes a segment out.
     pub fn remove(&mut self, id: SegmentId) -> Option<SegmentEntry> {
         let entry = self.entries.remove(&id)?;
-        self.discount(entry.segment.group, entry.dead(), entry.records());
+        self.keep_up(id, entry.segment.group, Some(Standing::of(&entry)), None);
         Some(entry)
+    }
+
+    /// Takes no more memory than it has to, after many were added: nodes that were filled one by one are half empty.
+    pub fn pack(&mut self) {
+        self.entries = std::mem::take(&mut self.entries).into_iter().collect();
+        self.victims.pack();
     }
 
     /// Changes a segment, if it is there.
     pub fn change<T>(&mut self, id: SegmentId, change: impl FnOnce(&mut SegmentEntry) -> T) -> Option<T> {
         let entry = self.entries.get_mut(&id)?;
-        let (group, dead, records) = (entry.segment.group, entry.dead(), entry.records());
+        let (group, old) = (entry.segment.group, Standing::of(entry));
         let result = change(entry);
-        let (dead_now, records_now) = (entry.dead(), entry.records());
-        self.discount(group, dead, records);
-        self.count(group, dead_now, records_now);
+        let new = Standing::of(entry);
+        self.keep_up(id, group, Some(old), Some(new));
         Some(result)
+    }
+
+    fn sums(&self, group: GroupIndex) -> Sums {
+        self.sums.get(&group).copied().unwrap_or_default()
     }
 
     /// Unused space of a group.
     pub fn dead(&self, group: GroupIndex) -> Dead {
-        self.dead.get(&group).copied().unwrap_or_default()
+        self.sums(group).dead
+    }
+
+    /// Usage of a group.
+    pub fn usage(&self, group: GroupIndex) -> Usage {
+        self.sums(group).usage
+    }
+
+    /// Usage of all groups together.
+    pub fn usages(&self) -> impl Iterator<Item = Usage> + '_ {
+        self.sums.values().map(|sums| sums.usage)
     }
 
     /// Records that live in the store.
     pub fn records(&self) -> u64 {
-        self.records
+        self.usages().map(|usage| usage.records).sum()
     }
 
-    /// Those that `wanted` picks.
+    /// Those of a list, in the order of their ids.
+    pub fn listed(&self, list: Listed) -> impl Iterator<Item = &SegmentEntry> + '_ {
+        self.lists[list as usize].iter().map(|id| &self.entries[id])
+    }
+
+    /// Their ids.
+    pub fn ids(&self, list: Listed) -> &BTreeSet<SegmentId> {
+        &self.lists[list as usize]
+    }
+
+    /// Segments of a group that are worth cleaning, by how much.
+    pub(crate) fn victims(&self) -> &Victims {
+        &self.victims
+    }
+
+    /// Those that `wanted` picks, of all.
     pub fn select(&self, wanted: impl Fn(&SegmentEntry) -> bool) -> Vec<SegmentId> {
         self.entries.values().filter(|entry| wanted(entry)).map(|entry| entry.segment.id).collect()
+    }
+
+    /// Whether sums and lists are what a look at all segments gives: for debug builds and tests.
+    pub fn is_kept_up(&self) -> bool {
+        let (mut sums, mut victims) = (BTreeMap::<GroupIndex, Sums>::new(), BTreeSet::new());
+        for (&id, entry) in &self.entries {
+            let standing = Standing::of(entry);
+            sums.entry(entry.segment.group).or_default().add(standing.sums);
+            victims.extend(standing.victim.map(|rank| (entry.segment.group, rank, id)));
+        }
+        self.sums
+            .keys()
+            .chain(sums.keys())
+            .all(|&group| self.sums(group) == sums.get(&group).copied().unwrap_or_default())
+            && Listed::ALL.iter().all(|list| {
+                let all = self.entries.values().filter(|entry| list.has(entry)).map(|entry| entry.segment.id);
+                all.eq(self.ids(*list).iter().copied())
+            })
+            && self.victims.all().collect::<BTreeSet<_>>() == victims
     }
 }
 
@@ -453,7 +649,7 @@ mod tests {
     use larder_format::SlotIndex;
 
     /// As docs/engine.md has it, "Memory beside the shares", bytes.
-    const A_SEGMENT: u64 = 310;
+    const A_SEGMENT: u64 = 250;
     const A_COLUMN: u64 = 8;
 
     /// Bytes that tables of `count` segments take, as import makes them.
@@ -488,6 +684,7 @@ mod tests {
                 readable.insert(&entry.segment);
                 segments.insert(entry);
             }
+            segments.pack();
         });
         assert_eq!(segments.len() as u64, count);
         info.bytes_current.try_into().unwrap()

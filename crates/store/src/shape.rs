@@ -101,8 +101,14 @@ impl Core {
             change(space);
         }
         self.close_streams(group);
-        self.reshaping = true;
+        (self.reshaping, self.misfits) = (true, None);
         self.withhold();
+    }
+
+    /// Segments that do not fit the shape of their groups.
+    pub fn misfits(&self) -> impl Iterator<Item = &SegmentEntry> + '_ {
+        let known = self.misfits.iter().flatten().filter_map(|id| self.entries.get(id));
+        known.filter(|entry| self.reshaping && !self.fits(entry.segment.id))
     }
 
     /// Looks at segments that do not fit the shape of their group, if there may be some: what they take elsewhere,
@@ -111,14 +117,18 @@ impl Core {
         if !self.reshaping {
             return;
         }
-        let (mut withheld, mut misfits) = (0, false);
+        // A shape changes in one place, and what is opened fits it: those that do not fit become fewer.
+        let known = self.misfits.take();
+        let known: Vec<SegmentId> = match known {
+            Some(known) => known.into_iter().filter(|id| !self.fits(*id)).collect(),
+            None => self.entries.select(|entry| !self.groups[&entry.segment.group].fits(&entry.segment)),
+        };
+        debug_assert_eq!(known, self.entries.select(|entry| !self.fits(entry.segment.id)));
+        let mut withheld = 0;
         let elsewhere = self.record_groups().next();
-        for entry in self.entries.values() {
+        for id in &known {
+            let entry = &self.entries[id];
             let own = &self.groups[&entry.segment.group];
-            if own.fits(&entry.segment) {
-                continue;
-            }
-            misfits = true;
             let Some(of) = Some(own).filter(|own| !own.leaving).or(elsewhere) else { continue };
             let (layout, segment) = (own.rule.layout, &entry.segment);
             let stays = |slot: &&ColumnSlot| !own.leaving && own.has(slot.device);
@@ -147,7 +157,8 @@ impl Core {
                 withheld += taken.saturating_sub(returned);
             }
         }
-        (self.withheld, self.reshaping) = (withheld, misfits);
+        (self.withheld, self.reshaping) = (withheld, !known.is_empty());
+        self.misfits = Some(known.into_iter().collect());
         self.groups.forget_headroom();
     }
 

@@ -24,7 +24,6 @@ use larder_format::{DeviceIndex, GroupIndex, SegmentId};
 use larder_pool::Pool;
 use larder_store::Store;
 use larder_store::member::Member;
-use larder_store::segments::SegmentEntry;
 use larder_store::{Class, Event, PoolError, Result};
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, HashSet};
@@ -220,11 +219,7 @@ impl Reshape {
     /// The segments that do not fit.
     fn misfits(&self) -> HashSet<SegmentId> {
         let core = self.store.core.lock();
-        if !core.reshaping {
-            return HashSet::new();
-        }
-        let misfit = |entry: &SegmentEntry| !core.groups[&entry.segment.group].fits(&entry.segment);
-        core.entries.select(misfit).into_iter().collect()
+        core.misfits().map(|entry| entry.segment.id).collect()
     }
 
     /// Bytes, before copies, that still have to move to fit the shape of their group.

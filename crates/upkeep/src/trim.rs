@@ -25,7 +25,7 @@
 
 use crate::note::NoteReader;
 use larder_format::root::NO_GROUP;
-use larder_format::segment::{SegmentState, Slot};
+use larder_format::segment::Slot;
 use larder_format::{ByteLen, DeviceGuid, DeviceIndex, GroupIndex, SlotIndex, Timestamp};
 use larder_mutants::{Mutant, mutated};
 use larder_pool::FenceCheck;
@@ -33,6 +33,7 @@ use larder_pool::Pool;
 use larder_store::Store;
 use larder_store::core::Core;
 use larder_store::member::{Discarded, Member};
+use larder_store::segments::Listed;
 use larder_store::space::GroupSpace;
 use larder_store::{Class, Event};
 use larder_store::{PoolError, Result};
@@ -436,7 +437,7 @@ impl Trimmer {
         if !mutated(Mutant::TrimTooEarly) {
             return Vec::new();
         }
-        let freed = core.entries.values().filter(|entry| entry.state == SegmentState::Freed);
+        let freed = core.entries.listed(Listed::Freed);
         let slots = freed.flat_map(|entry| entry.segment.slots());
         slots.filter(|slot| slot.device == device).map(|slot| slot.index).collect()
     }

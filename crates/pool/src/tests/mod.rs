@@ -4,3 +4,4 @@ mod miscounted;
 mod received;
 mod runs;
 mod snapshots;
+mod tables;

@@ -153,6 +153,7 @@ fn a_property_takes_no_entry_of_another_whose_name_hashes_alike() {
     assert_eq!(bring(&pool, &[("org.example:a", "2"), ("org.example:b", "mine")], &[]), ["org.example:b"]);
     assert_eq!(own(&pool).received().get("org.example:b"), None);
     assert_eq!(effective(&pool, "org.example:a"), some("2", PropertySource::Received));
+    pool.commit().unwrap();
     let left = crate::contents::Contents::read(&pool.tables.lock(), &pool.shared.store).unwrap();
     assert_eq!(left.properties[&ROOT_DATASET].received()["org.example:other"], "theirs");
 }

@@ -121,6 +121,14 @@ impl Tree {
         Ok(count)
     }
 
+    /// Has the nodes on the way to `key` written anew by the next flush. On an error nothing has changed.
+    pub fn touch<S: NodeStore + ?Sized>(&mut self, store: &S, key: &Key) -> Result<(), S::Error> {
+        let mut path = Vec::new();
+        self.descend(store, key, |node| path.push(node.clone()))?;
+        touch(&mut self.root, key, &mut path.into_iter(), &mut self.pending);
+        Ok(())
+    }
+
     /// Takes the committed node `target` out of the tree, with all below it and without reading it; `key` leads to it.
     /// False when it does not, or when it is the root. On an error nothing has changed.
     pub fn excise<S: NodeStore + ?Sized>(
@@ -232,6 +240,13 @@ fn insert(
             pending.dirty_bytes += InnerEntry::SIZE;
             (old, split_inner(inner, i + 1, pending))
         }
+    }
+}
+
+fn touch(child: &mut Child, key: &Key, path: &mut Path, pending: &mut Pending) {
+    if let Dirty::Inner(inner) = child.make_dirty(|| next(path), pending) {
+        let i = slot(&inner.keys, key);
+        touch(&mut inner.children[i], key, path, pending);
     }
 }
 

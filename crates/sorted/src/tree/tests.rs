@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 mod compare;
+mod reach;
 
 type Model = BTreeMap<Key, Vec<u8>>;
 
