@@ -409,7 +409,8 @@ layout! {
     }
 }
 
-/// The GUID that people and imports know a pool by: the one that its labels, sums and blocks name, until it got another.
+/// The GUID that people and imports know a pool by: the one that its labels, sums and blocks name, until it got
+/// another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     /// The GUID now.
@@ -566,7 +567,8 @@ impl Root {
         Some(out)
     }
 
-    /// Whether a device that is not there is only a number in what was written before: it was a copy of a mirror, and left.
+    /// Whether a device that is not there is only a number in what was written before: it was a copy of a mirror, and
+    /// left.
     pub fn is_bygone(&self, device: &RootDevice) -> bool {
         let group = self.groups.iter().find(|group| group.index == device.group);
         device.leaving && group.is_some_and(|group| group.rule.layout.columns() == group.rule.layout.r())

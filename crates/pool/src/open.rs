@@ -209,7 +209,7 @@ pub fn scan(device: &Arc<dyn Device>) -> Scan {
         areas.iter().enumerate().filter_map(|(i, of)| Some((i, of.as_ref()?)))
     {
         match Label::check(bytes) {
-            // What a device has grown by may have been another's, label and all.
+            // Space by which a device has grown may have been another's, label and all.
             Ok(found) if label_areas(found.device_size)[number] != label_areas(size)[number] => {}
             Ok(found) if label.as_ref().is_some_and(|first| !is_same_device(first, &found)) => {}
             Err(Corrupt { reason: Reason::Version | Reason::Feature, .. }) if label.is_some() => {}
@@ -370,8 +370,8 @@ pub fn assemble(found: Vec<Found>) -> Vec<Importable> {
     all
 }
 
-/// Pools that were one until part of it, or a copy, got another GUID ([`Identity`]). A device that only missed the change
-/// belongs to those that have it.
+/// Pools that were one until part of it, or a copy, got another GUID ([`larder_format::root::Identity`]). A device that
+/// only missed the change belongs to those that have it.
 fn by_identity(found: Vec<Found>) -> Vec<Vec<Found>> {
     let mut pools: BTreeMap<PoolGuid, Vec<Found>> = BTreeMap::new();
     let (rooted, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| found.root.is_some());
@@ -400,8 +400,8 @@ fn by_identity(found: Vec<Found>) -> Vec<Vec<Found>> {
             pools.entry(now).or_default().extend(older);
         }
     }
-    // One that just joined has no root, and neither have spares and caches: of those it is not known whose they are where
-    // several pools have them.
+    // One that just joined has no root, and neither have spares and caches: of those it is not known whose they are
+    // where several pools have them.
     let mut pools: Vec<_> = pools.into_values().collect();
     let roots: Vec<Option<Root>> = pools.iter().map(|pool| newest(pool).cloned()).collect();
     for device in others {
@@ -599,7 +599,8 @@ fn suffice(root: &Root, devices: &[Candidate]) -> bool {
 }
 
 impl Importable {
-    /// A pool of its own, of half of its mirrors, known by `guid`: the devices that are not there stay with the other half.
+    /// A pool of its own, of half of its mirrors, known by `guid`: the devices that are not there stay with the other
+    /// half.
     pub fn split_off(&mut self, guid: PoolGuid) {
         self.root.identity = self.root.identity.changed(guid);
         self.root.features.incompatible |= Features::IDENTITY;

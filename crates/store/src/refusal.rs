@@ -219,7 +219,7 @@ pub enum Refusal {
     /// A pool has a group that is no mirror, or the log's.
     #[error("{0}: only a pool of mirrors alone can be split")]
     NoMirror(String),
-    /// What is stored is not on all devices that it should be on.
+    /// Data is not on all devices that it should be on.
     #[error("what is stored is still being copied or moved")]
     NotCopied,
     /// The pool was suspended after a change was made and before it was durable.

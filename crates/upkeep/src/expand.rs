@@ -1,11 +1,11 @@
 //! Devices that are larger than what the pool has of them: grown, or larger than the one whose place they took.
 //!
-//! Their slots become more at the boundary between two commits. The second label area lies at a device's end, so that of
-//! one that grew moves: its roots first, then the label beside them, then the one in the first area, with a flush after
-//! each. So a label is intact at each moment in a place where it is looked for, and whoever finds the new one finds the
-//! roots where it says. *Crash*: until the first of the two is there nothing has changed. From then on the label tells
-//! of more slots than the root, which is what counts: the next attempt goes on from there. Where the old area was are
-//! slots then, given to nobody before the label is durable.
+//! Their slots become more at the boundary between two commits. The second label area lies at a device's end, so that
+//! of one that grew moves: its roots first, then the label beside them, then the one in the first area, with a flush
+//! after each. So a label is intact at each moment in a place where it is looked for, and whoever finds the new one
+//! finds the roots where it says. *Crash*: until the first of the two is there nothing has changed. From then on the
+//! label tells of more slots than the root, which is what counts: the next attempt goes on from there. Where the old
+//! area was are slots then, given to nobody before the label is durable.
 
 use crate::devices::Devices;
 use larder_device::{AlignedBuf, Device, DeviceError, Request};
@@ -70,7 +70,7 @@ impl Devices {
             .collect()
     }
 
-    /// What could be expanded, in records of `record_size`.
+    /// Devices that could be expanded, in records of `record_size`.
     pub fn expandable(&self, record_size: u32) -> Expandable {
         let larger = self.larger();
         let mut all = Expandable::default();
@@ -156,7 +156,7 @@ impl Devices {
                 }
                 Err(Unlabelled { error, is_halfway }) => {
                     if is_halfway {
-                        // What it says of itself is not known any more.
+                        // Its label is not known any more.
                         of.fail(&format_args!("it does not take its label: {error}"));
                         if error == DeviceError::Overdue {
                             of.abandon();
@@ -202,7 +202,7 @@ fn label_anew(
         device.submit(Request::Flush).within(limit).map(drop)
     };
     if new != old {
-        // What comes late of it would come over a later attempt.
+        // A write that comes late would come over a later attempt.
         let before = |error| Unlabelled { is_halfway: error == DeviceError::Overdue, error };
         let read =
             |at| device.submit(Request::Read { offset: at, len: ByteLen::new(LABEL_AREA) }).within(limit);

@@ -3,8 +3,8 @@
 //! Half of a mirror holds all that the pool holds. So a split is two steps. The pool lets go of one device of each
 //! mirror, at the boundary of a commit, as of one that died: segments go on naming it, and are as safe as the new rule
 //! asks. Then somebody imports what was let go of as a pool of its own ([`larder_pool::open::Importable::split_off`]):
-//! under another GUID, with ids far from those that the first pool gives out, and without the devices that stayed there.
-//! *Crash* between the two: the devices are on their way out of the first pool, which has everything.
+//! under another GUID, with ids far from those that the first pool gives out, and without the devices that stayed
+//! there. *Crash* between the two: the devices are on their way out of the first pool, which has everything.
 
 use crate::devices::Devices;
 use larder_device::Device;
@@ -52,9 +52,8 @@ impl Devices {
 
     /// The devices that a split takes: of each mirror the one that is `named`, or the last.
     ///
-    /// # Errors
-    /// When not all groups are mirrors, or not all of their devices are whole; when a device named is of none, or two are
-    /// of one.
+    /// # Errors When not all groups are mirrors, or not all of their devices are whole; when a device named is of none,
+    /// or two are of one.
     pub fn choose_half(&self, named: &[DeviceIndex]) -> Result<Vec<Arc<Member>>> {
         let groups: Vec<GroupSpace> = self.store.core.lock().groups.values().cloned().collect();
         let mut left = named.to_vec();
@@ -95,9 +94,8 @@ impl Devices {
     /// Lets go of the devices that [`Devices::choose_half`] chooses, with all that the pool holds on them: they are not
     /// used any more, and not wiped.
     ///
-    /// # Errors
-    /// As [`Devices::choose_half`]; when a commit fails. After [`Refusal::Halfway`] they are let go of when the pool goes
-    /// on.
+    /// # Errors As [`Devices::choose_half`]; when a commit fails. After [`Refusal::Halfway`] they are let go of when
+    /// the pool goes on.
     pub fn let_half_go(&self, named: &[DeviceIndex]) -> Result<Vec<Arc<dyn Device>>> {
         let _mine = self.pool.change_turn();
         self.store.check_writable()?;
@@ -124,7 +122,7 @@ impl Devices {
             for member in &going {
                 let mut known = member.to_root(commit, core.incarnation);
                 (known.leaving, known.state) = (true, DeviceState::Offline);
-                // Whoever still has the old one writes no more.
+                // Nobody who still has the old one writes any more.
                 member.take_offline(false);
                 let ghost = Member::new(&known, member.slot_size, None, MemberState::Offline, &clock);
                 pool.store().members.put(Arc::new(ghost));

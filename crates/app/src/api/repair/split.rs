@@ -20,7 +20,7 @@ pub struct Split {
 pub struct Parted {
     /// Their paths.
     pub devices: Vec<String>,
-    /// What the first pool survives now, or would: losses of any devices.
+    /// Losses of any devices that the first pool survives now, or would.
     pub survives: u32,
 }
 

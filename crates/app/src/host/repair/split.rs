@@ -40,7 +40,7 @@ impl Host {
         let pool = self.import_half(half, new).map_err(|error| {
             error.within(format!("{} left '{name}' and did not become '{new}'", parted.devices.join(" and ")))
         })?;
-        let exported = Live::start(pool, Scope::default(), None).map_err(ApiError::from).and_then(|live| {
+        let exported = Live::start(pool, Scope::default(), None).and_then(|live| {
             self.bring_in(&live, false)?;
             drop((live, coming));
             self.leave(new, Force { mounts: false, suspended: false }, false)
@@ -53,7 +53,7 @@ impl Host {
         }
     }
 
-    /// What was let go of becomes a pool, which has all that was synced.
+    /// Makes a pool of devices that were let go of; it has all that was synced.
     fn import_half(&self, devices: Vec<Arc<dyn Device>>, name: &str) -> Result<Arc<Pool>> {
         let found = devices.iter().filter_map(|device| match scan(device) {
             Scan::Member(found) => Some(*found),
