@@ -198,10 +198,10 @@ impl Cache {
         Some(place)
     }
 
-    /// At most so many slots of whose blocks some were hit since this was last asked; those that are being filled only
-    /// if `open`.
-    pub fn recounted(&mut self, most: usize, open: bool) -> Vec<u32> {
-        self.policy.recounted(most, open)
+    /// At most so many slots, from number `from` on, of whose blocks some were hit since this was last asked; those
+    /// that are being filled only if `open`.
+    pub fn recounted(&mut self, from: u32, most: usize, open: bool) -> Vec<u32> {
+        self.policy.recounted(from, most, open)
     }
 
     /// Parts that [`Cache::counts`] has.
@@ -213,6 +213,11 @@ impl Cache {
     /// them at once would keep readers waiting.
     pub fn counts(&self, buckets: Range<usize>) -> impl Iterator<Item = (Place, u8)> + '_ {
         self.policy.counts(buckets)
+    }
+
+    /// Whether so many bytes may be written beside blocks today.
+    pub fn may_write(&mut self, bytes: u64, now: u64) -> bool {
+        self.budget.has(now, bytes)
     }
 
     /// Bytes that were written beside blocks.

@@ -250,11 +250,12 @@ impl Policy {
         }
     }
 
-    /// At most so many slots in which counts have changed since they were last taken; those that are being filled only
-    /// if `open`.
-    pub fn recounted(&mut self, most: usize, open: bool) -> Vec<u32> {
+    /// At most so many slots, from number `from` on, in which counts have changed since they were last taken; those
+    /// that are being filled only if `open`.
+    pub fn recounted(&mut self, from: u32, most: usize, open: bool) -> Vec<u32> {
         let is_there = |slot: &Slot| slot.state == State::Sealed || (open && slot.state == State::Open);
-        let changed = self.slots.iter_mut().enumerate().filter(|(_, slot)| slot.recounted && is_there(slot));
+        let from_there = self.slots.iter_mut().enumerate().skip(from as usize);
+        let changed = from_there.filter(|(_, slot)| slot.recounted && is_there(slot));
         let taken = changed.take(most).map(|(at, slot)| {
             slot.recounted = false;
             at as u32

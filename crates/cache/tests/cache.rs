@@ -312,11 +312,11 @@ fn counts_of_before_are_taken_over_and_those_that_change_are_told() {
     assert!(
         all(&cache).len() == 64 && all(&cache).iter().all(|(place, count)| (place.slot, *count) == (0, 3))
     );
-    assert!(cache.recounted(10, true).is_empty(), "nothing changed");
+    assert!(cache.recounted(0, 10, true).is_empty(), "nothing changed");
     let found = cache.find(5 * 64 + 7).unwrap();
     cache.hit(Read { id: 5 * 64 + 7, units: 1, kind: Kind::Demand }, found.place);
-    assert_eq!(cache.recounted(10, false), [5]);
-    assert!(cache.recounted(10, false).is_empty(), "it was told");
+    assert_eq!(cache.recounted(0, 10, false), [5]);
+    assert!(cache.recounted(0, 10, false).is_empty(), "it was told");
     assert!(all(&cache).contains(&(found.place, 1)));
     // Of the oldest quarter the other one makes room; of the first all would stay.
     assert_eq!(cache.reclaim(), Some(larder_cache::Reclaimed::Victim(1)));

@@ -363,7 +363,7 @@ fn open(path: &Path, mode: OpenMode) -> Result<FileState, OpenError> {
     let file = OpenFile {
         fd: Mutex::new(Some(Arc::new(fd))),
         path: path.to_owned(),
-        size: AtomicU64::new(size),
+        size: AtomicU64::new(size - size % ALIGN as u64),
         sector_size,
         direct,
         block,

@@ -10,13 +10,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bytes of an open file or block device, in whole units of [`ALIGN`].
+/// Bytes of an open file or block device.
 pub(crate) fn size_of(fd: impl AsFd, block: bool) -> Result<u64, Errno> {
-    let size = match block {
-        true => rustix::fs::seek(fd, SeekFrom::End(0))?,
-        false => u64::try_from(rustix::fs::fstat(fd)?.st_size).expect("a size"),
-    };
-    Ok(size - size % ALIGN as u64)
+    match block {
+        true => rustix::fs::seek(fd, SeekFrom::End(0)),
+        false => Ok(u64::try_from(rustix::fs::fstat(fd)?.st_size).expect("a size")),
+    }
 }
 
 /// See the module's text.
@@ -46,7 +45,7 @@ impl OpenFile {
     /// Looks at its size, which counts if it is larger than it was.
     pub(crate) fn grow(&self) -> ByteLen {
         if let Some(size) = self.fd().ok().and_then(|fd| size_of(&fd, self.block).ok()) {
-            self.size.fetch_max(size, Ordering::Relaxed);
+            self.size.fetch_max(size - size % ALIGN as u64, Ordering::Relaxed);
         }
         self.size()
     }

@@ -531,7 +531,8 @@ impl Pool {
         }
         self.log.seal(&self.shared.store, &mut tables);
         self.shared.store.seal_bad_slots(&mut tables);
-        for key in std::mem::take(&mut *self.sealing.scattered.lock()) {
+        let scattered = std::mem::take(&mut *self.sealing.scattered.lock());
+        for key in scattered {
             // A node that cannot be read stays where it is: nobody asked for it.
             let _ = tables.touch(&TableNodes(&self.shared.store), &key);
         }

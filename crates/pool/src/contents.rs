@@ -15,6 +15,7 @@ use larder_format::tables::{
 use larder_format::trash::{TrashKey, TrashRecord};
 use larder_format::{BlockId, Corrupt, DatasetId, Reason};
 use larder_sorted::tree::Tree;
+use larder_store::segments::Listed;
 use larder_store::{PoolError, Refusal, Result, Store, TableNodes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,7 +98,12 @@ impl Contents {
         let (mut contents, mut found) = (Self::default(), InPieces::default());
         // Of segments each entry is one; others come in pieces, which are put together in their order.
         let mut others = BTreeMap::new();
-        tables.visit_leaves(&TableNodes(store), |number, node| {
+        let most = {
+            let core = store.core.lock();
+            let of_tables = core.entries.listed(Listed::Table);
+            of_tables.map(|entry| u64::from(entry.height) * entry.segment.layout.k() as u64).sum()
+        };
+        tables.visit_leaves(&TableNodes(store), most, |number, node| {
             let Node::Leaf(leaf) = &**node else { return Ok(()) };
             let is_of_segments =
                 |key: Option<&Key>| key.is_some_and(|key| matches!(Table::of(key), Ok((Table::Segments, _))));
@@ -133,7 +139,13 @@ impl Contents {
     fn take(&mut self, key: &Key, value: &[u8], found: &mut InPieces) -> Result<(), Corrupt> {
         let (table, id) = Table::of(key)?;
         match table {
-            Table::Segments => self.segments.push(SegmentRecord::decode(value)?.0),
+            Table::Segments => {
+                let record = SegmentRecord::decode(value)?.0;
+                if record.id.get() != key.offset {
+                    return Err(Corrupt::new("segment record", Reason::Identity));
+                }
+                self.segments.push(record);
+            }
             Table::Datasets => self.datasets.push(DatasetRecord::decode(value)?),
             Table::Runs => found.runs.add(key.offset, id, value)?,
             Table::Index => found.parts.add(key.offset, id, value)?,

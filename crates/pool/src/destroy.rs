@@ -24,12 +24,12 @@ use crate::pool::Pool;
 use crate::snapshots::Snapshot;
 use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
-use larder_format::segment::SegmentState;
 use larder_format::tables::{DatasetRecord, Table};
 use larder_format::trash::TrashKey;
 use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::tree::Tree;
+use larder_store::segments::Listed;
 use larder_store::{DatasetNodes, PoolError, Result, TableNodes};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -360,10 +360,7 @@ impl Pool {
         let destroyed: u64 = destroyed.iter().map(held).sum();
         let dropped = self.shared.freeing.dropped_bytes();
         let core = self.shared.store.core.lock();
-        let freed = core
-            .entries
-            .values()
-            .filter(|entry| entry.state == SegmentState::Freed && !entry.segment.kind.is_rooted());
+        let freed = core.entries.listed(Listed::Freed).filter(|entry| !entry.segment.kind.is_rooted());
         let slots: u64 = freed.map(|entry| entry.placed).sum();
         let sum = unlinked + destroyed + dropped + slots;
         self.shared.freeing.tell(sum);

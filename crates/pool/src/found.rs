@@ -66,6 +66,8 @@ impl Found {
         }
         // Of some the root knows better where they lie.
         let moved = |id: SegmentId| root.segments.iter().any(|record| record.id == id);
+        // They came in the order in which they lie.
+        contents.segments.sort_unstable_by_key(|record| record.id);
         for record in std::mem::take(&mut contents.segments) {
             if moved(record.id) {
                 store.move_is_untold(record.id);

@@ -33,7 +33,7 @@ use larder_format::{CommitId, Corrupt, DatasetId, Incarnation, OpSeq, SegmentId}
 use larder_mutants::{Mutant, mutated, point};
 use larder_store::member::{MemberState, Written};
 use larder_store::own_info;
-use larder_store::segments::{Segment, StripeImage};
+use larder_store::segments::{Listed, Segment, StripeImage};
 use larder_store::stripe;
 use larder_store::{PoolError, Refusal, Result, Retired, Store, draft, frame};
 use larder_sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -630,13 +630,9 @@ impl IntentLog {
             intent.offset = DESCRIPTOR_LEN;
         }
         let kept: Vec<SegmentId> = intent.segments.iter().map(|&(id, _)| id).collect();
-        let open: Vec<SegmentId> = core
-            .entries
-            .values()
-            .filter(|entry| entry.segment.kind == SegmentKind::Log)
-            .filter(|entry| entry.state == SegmentState::Open)
-            .map(|entry| entry.segment.id)
-            .collect();
+        let of_log = core.entries.listed(Listed::Log);
+        let open = of_log.filter(|entry| entry.state == SegmentState::Open).map(|entry| entry.segment.id);
+        let open: Vec<SegmentId> = open.collect();
         for id in open.into_iter().filter(|id| !kept.contains(id)) {
             core.close_segment(id);
         }

@@ -98,7 +98,7 @@ impl Pool {
     /// written to it. The size is both together, so that it is the quota's where a quota is what bounds it.
     pub fn space_of(&self, dataset: &Dataset) -> Space {
         // The trash goes before a writer is refused.
-        let free = self.free(dataset.settings().record_size).saturating_add(self.trash_bytes());
+        let free = self.free(dataset.settings().record_size).saturating_add(self.trash_of_data());
         let available = self.shared.accounts.available(dataset.id(), free);
         let used = self.shared.accounts.own(dataset.id());
         Space { size: used + available, used, available }

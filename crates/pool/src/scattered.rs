@@ -33,9 +33,16 @@ fn to_empty(core: &Core, changed: usize) -> (HashSet<SegmentId>, usize) {
     let id = |entry: &SegmentEntry| entry.segment.id;
     let of_tables = || core.entries.listed(Listed::Table).filter(|entry| entry.live_blocks > 0);
     let to_go: HashSet<_> = of_tables().map(id).filter(|id| !core.fits(*id)).collect();
-    if !to_go.is_empty() {
-        return (to_go, NODES_TO_GO);
+    let (mut all, most) = thin(core, changed);
+    if to_go.is_empty() {
+        return (all, most);
     }
+    all.extend(to_go);
+    (all, NODES_TO_GO)
+}
+
+/// Those of which little lives, if there are too many, and so the number of nodes.
+fn thin(core: &Core, changed: usize) -> (HashSet<SegmentId>, usize) {
     let is_closed = |entry: &&SegmentEntry| entry.state == SegmentState::Closed;
     let mut closed: Vec<_> = core.entries.listed(Listed::Table).filter(is_closed).collect();
     let (live, height) = closed
@@ -44,7 +51,7 @@ fn to_empty(core: &Core, changed: usize) -> (HashSet<SegmentId>, usize) {
     if closed.len() <= SEGMENTS || height <= ROOM * live {
         return (HashSet::new(), 0);
     }
-    // Those of which least lives, of which a commit empties one at least.
+    // Those of which least lives.
     closed.retain(|entry| entry.live_blocks > 0);
     closed.sort_by_key(|entry| entry.live_bytes);
     let (most, mut nodes) = (NODES + changed, 0);
@@ -53,7 +60,7 @@ fn to_empty(core: &Core, changed: usize) -> (HashSet<SegmentId>, usize) {
         nodes += entry.live_blocks as usize;
         before < most
     };
-    (closed.iter().take_while(enough).map(|entry| id(entry)).collect(), most)
+    (closed.iter().take_while(enough).map(|entry| entry.segment.id).collect(), most)
 }
 
 impl Pool {
@@ -109,7 +116,9 @@ impl Pool {
             drop(tables);
             leaves.extend(scattered.iter().map(|(_, ptr)| *ptr));
         }
+        let there = nodes.bring(&leaves);
+        // One that cannot be read stays where it is: nobody waits for it with the gate closed.
+        scattered.retain(|(_, ptr)| there.contains(&ptr.id));
         *self.sealing.scattered.lock() = scattered.into_iter().map(|(key, _)| key).collect();
-        nodes.bring(&leaves);
     }
 }

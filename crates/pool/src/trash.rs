@@ -484,7 +484,7 @@ impl Pool {
             return Ok(true);
         }
         self.measure_trash(true);
-        match available.saturating_add(self.trash_bytes()) >= bytes {
+        match available.saturating_add(self.trash_of_data()) >= bytes {
             true => self.let_go_oldest(),
             false => Ok(false),
         }
@@ -576,8 +576,15 @@ impl Pool {
         let is_over = gone == 0 || self.shared.store.durable_commit().get() >= gone + COMMITS_TO_FREE;
         space.available < space.size / FREE_SHARE
             && is_over
+            && self.trash_of_data() > 0
             && self.destroyed.lock().values().all(|dataset| dataset.is_stuck())
             && !self.has_remains()
+    }
+
+    /// Bytes in the trash that are certain to come back where data goes: all records that lie with metadata may be
+    /// among them.
+    pub(crate) fn trash_of_data(&self) -> u64 {
+        self.trash_bytes().saturating_sub(self.shared.store.small_bytes())
     }
 
     /// Bytes in the trash, as they were last measured: they come back when somebody needs them.

@@ -29,6 +29,8 @@ const UNDER_WAY: u32 = 4;
 const VICTIMS: usize = 4;
 /// Interval of summaries of the slot that is being filled.
 const EVERY: Duration = Duration::from_secs(60);
+/// Steps of counts that an export takes at most.
+const STEPS_AT_EXPORT: usize = 4;
 
 impl Store {
     /// Takes a step at copying what waits for it; whether there is more to do at once.
@@ -77,7 +79,11 @@ impl Store {
             self.copy_some(&mut filler);
         }
         filler.open.iter_mut().flatten().for_each(|open| self.tell(open, Duration::ZERO));
-        while self.write_counts(true) {}
+        // An export does not wait for more: the others were written within ten minutes.
+        let mut from = Some(0);
+        for _ in 0..STEPS_AT_EXPORT {
+            from = from.and_then(|from| self.write_counts(from, true));
+        }
     }
 
     /// A device that failed, or has been silent for too long, is not one any more.

@@ -18,7 +18,7 @@ use larder_mutants::{Mutant, mutated};
 use larder_sorted::tree::NodeStore;
 use larder_sync::Mutex;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -598,9 +598,12 @@ pub struct TableNodes<'a>(pub &'a Store);
 
 impl TableNodes<'_> {
     /// Brings those that are not in memory there, all at once; what fails is left to who needs it.
-    pub fn bring(&self, ptrs: &[BlockPtr]) {
-        let missing = ptrs.iter().filter(|ptr| self.0.cache.lacks_node(ptr.id)).copied();
-        self.0.fetch_nodes(missing, BlockKind::Table).into_iter().for_each(drop);
+    pub fn bring(&self, ptrs: &[BlockPtr]) -> HashSet<BlockId> {
+        let (missing, mut there): (Vec<_>, Vec<_>) =
+            ptrs.iter().copied().partition(|ptr| self.0.cache.lacks_node(ptr.id));
+        let fetched = self.0.fetch_nodes(missing.iter().copied(), BlockKind::Table);
+        there.extend(missing.into_iter().filter(|ptr| fetched.contains_key(&ptr.id)));
+        there.into_iter().map(|ptr| ptr.id).collect()
     }
 }
 

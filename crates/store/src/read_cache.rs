@@ -536,6 +536,8 @@ pub(crate) struct Filler {
     pub(crate) restoring: Option<Restoring>,
     /// When counts were last written.
     pub(crate) counted_at: Duration,
+    /// Slots below this one had their turn in this round of counts.
+    pub(crate) counted_to: u32,
 }
 
 /// A slot that is being filled.

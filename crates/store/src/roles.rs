@@ -101,7 +101,7 @@ impl Core {
     /// back by moving what lives.
     ///
     /// Small records that are new come to groups of metadata while these have room, and to data then; those that the
-    /// cleaner moves stay.
+    /// cleaner moves stay, and those whose group gets another shape stay as long as there is room.
     pub(crate) fn groups_for(
         &self,
         of: Purpose,
@@ -109,10 +109,11 @@ impl Core {
         last: impl Fn(GroupIndex) -> bool,
     ) -> Vec<(GroupIndex, Watermark)> {
         let kind = of.kind;
-        let is_moved = mark == Watermark::Clean;
+        // Moved by the cleaner, or since it has to leave where it is.
+        let is_moved = matches!(mark, Watermark::Clean | Watermark::Accept);
         let takes = |group: &GroupSpace| match (of.small, group.has_records()) {
             (false, _) => true,
-            (true, true) => !is_moved,
+            (true, true) => mark != Watermark::Clean,
             (true, false) => is_moved || group.has_room_for_small(),
         };
         let mut groups: Vec<_> = (self.groups.values())
@@ -180,11 +181,19 @@ impl Core {
 impl Store {
     /// Says up to how many stored bytes records of a dataset are small; 0: none are.
     pub fn set_small(&self, dataset: DatasetId, bytes: u32) {
-        let small = &mut self.core.lock().small;
+        let mut core = self.core.lock();
         match bytes {
-            0 => drop(small.remove(&dataset)),
-            _ => drop(small.insert(dataset, bytes)),
+            0 => drop(core.small.remove(&dataset)),
+            _ => drop(core.small.insert(dataset, bytes)),
         }
+        core.small_went_elsewhere &= !core.small.is_empty();
+    }
+
+    /// Bytes of records that lie with metadata: when they go nobody has more room for data.
+    pub fn small_bytes(&self) -> u64 {
+        let core = self.core.lock();
+        let guests = core.groups.values().filter(|group| !group.has_records());
+        guests.map(|group| core.entries.usage(group.index).data.1).sum()
     }
 
     /// Forgets what was said of datasets that are not there.

@@ -152,7 +152,7 @@ impl Core {
             // Records that lay with metadata may have to go to data, and leave room there to nobody.
             let is_guest =
                 matches!(segment.kind, SegmentKind::Data | SegmentKind::Small) && !own.has_records();
-            let returned = if is_guest { 0 } else { returned };
+            let returned = if is_guest && own.leaving { 0 } else { returned };
             if own.is_vital() {
                 withheld += taken.saturating_sub(returned);
             }

@@ -39,21 +39,27 @@ impl Store {
         if now.saturating_sub(filler.counted_at) < EVERY {
             return false;
         }
-        let more = self.write_counts(false);
-        if !more {
-            filler.counted_at = now;
+        // Each slot has one turn in a round, however often its copies are hit meanwhile.
+        match self.write_counts(filler.counted_to, false) {
+            Some(next) => filler.counted_to = next,
+            None => (filler.counted_at, filler.counted_to) = (now, 0),
         }
-        more
+        filler.counted_to > 0
     }
 
-    /// Writes the counts of some slots in which copies were hit, those that are being filled only if `open`; whether
-    /// there may be more.
-    pub(crate) fn write_counts(&self, open: bool) -> bool {
-        let (slots, buckets) = match &mut self.read_cache.state.lock().cache {
-            Some(cache) => (cache.recounted(SLOTS, open), cache.buckets()),
-            None => return false,
+    /// Writes the counts of some slots in which copies were hit, from number `from` on, those that are being filled
+    /// only if `open`; where to go on, if there may be more, and more may be written today.
+    pub(crate) fn write_counts(&self, from: u32, open: bool) -> Option<u32> {
+        let now = self.world.clock.monotonic().as_secs();
+        let (slots, buckets) = {
+            let mut state = self.read_cache.state.lock();
+            let cache = state.cache.as_mut()?;
+            if !cache.may_write((SLOTS * ALIGN) as u64, now) {
+                return None;
+            }
+            (cache.recounted(from, SLOTS, open), cache.buckets())
         };
-        let more = slots.len() == SLOTS;
+        let next = slots.last().filter(|_| slots.len() == SLOTS).map(|last| last + 1);
         let mut counts = BTreeMap::new();
         for slot in slots {
             let device = self.read_cache.state.lock().device_of(slot).cloned();
@@ -66,7 +72,7 @@ impl Store {
         }
         for from in (0..buckets).step_by(BUCKETS) {
             let state = self.read_cache.state.lock();
-            let Some(cache) = &state.cache else { return false };
+            let cache = state.cache.as_ref()?;
             for (place, count) in cache.counts(from..from + BUCKETS) {
                 if let Some((_, counts)) = counts.get_mut(&place.slot) {
                     counts.set(place.unit, count);
@@ -74,7 +80,7 @@ impl Store {
             }
         }
         counts.values().for_each(|(device, counts)| self.put_counts(device, counts));
-        more
+        next
     }
 
     /// Puts counts behind a slot's summary, into the sector that is there.

@@ -345,7 +345,8 @@ impl Core {
                     return Ok(None);
                 }
             }
-            self.small_went_elsewhere |= bin.small && self.groups[&group].has_records();
+            // Second places go there first.
+            self.small_went_elsewhere |= bin.small && bin.copy == 0 && self.groups[&group].has_records();
             let bytes = footprints[..plan.spots.len()].iter().map(|&size| u64::from(size)).sum();
             self.count_live(id, plan.spots.len() as u32, bytes);
             self.grow(id, plan.height);

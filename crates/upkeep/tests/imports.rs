@@ -475,7 +475,7 @@ fn features_and_versions_that_are_not_known_are_refused_by_name_or_make_a_pool_r
     verify(&Kept::import(world(3), plan(sim.devices()), &options).unwrap(), &model);
     assert!(sim.images() == before);
 
-    for bit in [1, 32] {
+    for bit in [1, 64] {
         let sim = with(&|label| label.features.incompatible = bit);
         let Scan::Unsupported(Unsupported { why: text, .. }) = scan(&sim.devices()[0]) else {
             panic!("not refused")

@@ -78,10 +78,12 @@ impl Tree {
     }
 
     /// Shows all leaves of a tree that was not changed since it was opened, each with its number in the order of keys,
-    /// but in the order in which they lie: many are loaded together ([`NodeStore::load_all`]).
+    /// but in the order in which they lie: many are loaded together ([`NodeStore::load_all`]). Nodes that would take
+    /// more than `most` bytes are refused: pointers cannot be believed before what they lead to.
     pub fn visit_leaves<S: NodeStore + ?Sized>(
         &self,
         store: &S,
+        most: u64,
         mut visit: impl FnMut(usize, &Arc<Node>) -> Result<(), S::Error>,
     ) -> Result<(), S::Error> {
         let Child::Clean(root) = self.root else {
@@ -92,20 +94,26 @@ impl Tree {
         if top.level() == 0 {
             return visit(0, &top);
         }
-        let below = |node: &Arc<Node>, fence: &Fence, to: &mut Vec<(BlockPtr, Fence)>| {
+        let mut bytes = 0;
+        let mut below = |node: &Arc<Node>, fence: &Fence, to: &mut Vec<(BlockPtr, Fence)>| {
             if let Node::Inner(inner) = &**node {
+                bytes += inner.children().iter().map(|ptr| u64::from(ptr.place.footprint())).sum::<u64>();
+                if bytes > most {
+                    return Err(Corrupt::new("tree node", Reason::Range));
+                }
                 let fence = |i| fence.below(inner.level(), inner.keys(), i);
                 to.extend(inner.children().iter().enumerate().map(|(i, ptr)| (*ptr, fence(i))));
             }
+            Ok(())
         };
         let (mut level, mut nodes) = (top.level() - 1, Vec::new());
-        below(&top, &Fence::default(), &mut nodes);
+        below(&top, &Fence::default(), &mut nodes)?;
         while level > 0 {
             let mut next = Vec::new();
             for part in nodes.chunks(TOGETHER) {
                 let ptrs: Vec<_> = part.iter().map(|(ptr, _)| *ptr).collect();
                 for (node, (_, fence)) in store.load_all(&ptrs).into_iter().zip(part) {
-                    below(&checked(node?, fence)?, fence, &mut next);
+                    below(&checked(node?, fence)?, fence, &mut next)?;
                 }
             }
             (level, nodes) = (level - 1, next);

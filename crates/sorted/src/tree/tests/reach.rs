@@ -19,7 +19,7 @@ fn leaves_are_shown_once_with_their_numbers_and_together_are_the_tree() {
     let bench = large(&mut Rng(1));
     let before = bench.shelf.loads.get();
     let mut leaves = BTreeMap::new();
-    let shown = bench.tree.visit_leaves(&bench.shelf, |number, node| {
+    let shown = bench.tree.visit_leaves(&bench.shelf, u64::MAX, |number, node| {
         assert!(leaves.insert(number, Arc::clone(node)).is_none());
         Ok(())
     });
@@ -36,7 +36,7 @@ fn leaves_are_shown_once_with_their_numbers_and_together_are_the_tree() {
     assert_eq!(expected.next(), None);
     // One that is lost ends it.
     bench.shelf.fuse.set(Some(inner + 3));
-    assert_eq!(bench.tree.visit_leaves(&bench.shelf, |_, _| Ok(())), Err(Failure::Injected));
+    assert_eq!(bench.tree.visit_leaves(&bench.shelf, u64::MAX, |_, _| Ok(())), Err(Failure::Injected));
 }
 
 #[test]
