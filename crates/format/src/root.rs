@@ -571,7 +571,7 @@ impl Root {
     /// left.
     pub fn is_bygone(&self, device: &RootDevice) -> bool {
         let group = self.groups.iter().find(|group| group.index == device.group);
-        device.leaving && group.is_some_and(|group| group.rule.layout.columns() == group.rule.layout.r())
+        device.leaving && group.is_some_and(|group| group.rule.layout.is_mirror())
     }
 
     /// Verifies the root record of the pool with these `sums` at the start of `bytes`.

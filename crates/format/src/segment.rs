@@ -59,6 +59,11 @@ impl Layout {
     pub fn columns(self) -> usize {
         self.k() * self.r() + self.m()
     }
+    /// Whether each column has all of the data: a single device, or copies of one another.
+    pub fn is_mirror(self) -> bool {
+        self.k() == 1 && self.m() == 0
+    }
+
     /// Losses that are survived whichever columns they are: `r + m − 1`.
     pub fn tolerance(self) -> usize {
         self.r() + self.m() - 1

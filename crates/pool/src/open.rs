@@ -6,14 +6,14 @@
 //! root or the one before it, since its predecessor was flushed to it before; if not, it is an old
 //! image. Devices whose histories do not contain each other were written apart: import refuses.
 
+use crate::create::rule_for;
 use larder_device::{ALIGN, AlignedBuf, Device, DeviceError, Request, TIMEOUT};
 use larder_format::checksum::{PoolKey, Sums};
 use larder_format::label::{
-    FORMAT_VERSION, Features, GroupRule, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead,
-    LayoutKind, RING_OFFSET, RING_SLOT, RING_SLOTS, label_areas,
+    FORMAT_VERSION, Features, HEARTBEAT_OFFSET, Heartbeat, LABEL_AREA, Label, LabelHead, RING_OFFSET,
+    RING_SLOT, RING_SLOTS, label_areas,
 };
 use larder_format::root::{DeviceState, MAX_HISTORY, NO_GROUP, Root, RootDevice, RootHead, RootImport};
-use larder_format::segment::Layout;
 use larder_format::{
     ByteLen, CommitId, Corrupt, DeviceIndex, DeviceOffset, Incarnation, PoolGuid, Reason, is_zero,
 };
@@ -623,9 +623,8 @@ impl Importable {
                 known.group == group.index && !known.leaving && known.stands_for.is_none()
             };
             let count = self.root.devices.iter().filter(stays).count();
-            let word = if count == 1 { LayoutKind::Single } else { LayoutKind::Mirror };
-            if let Ok(layout) = u8::try_from(count).map_or(Err(()), |r| Layout::new(1, r, 0).map_err(drop)) {
-                group.rule = GroupRule { word, layout };
+            if let Ok(rule) = rule_for(if count == 1 { "single" } else { "mirror" }, count) {
+                group.rule = rule;
             }
         }
     }

@@ -158,10 +158,9 @@ impl GroupSpace {
             return self.is_of_rule(layout) && self.is_in_units(segment);
         }
         // Only mirrors can do with what is left.
-        let is_mirror = |layout: Layout| layout.k() == 1 && layout.m() == 0;
         retired().all(|gone| gone)
-            && is_mirror(rule)
-            && is_mirror(layout)
+            && rule.is_mirror()
+            && layout.is_mirror()
             && layout.r() - retired().count() == rule.r()
     }
 

@@ -303,6 +303,13 @@ impl Devices {
         Ok(label)
     }
 
+    /// The labels of a group tell its rule; the root does as well, and is believed.
+    pub(crate) fn relabel_group(&self, group: GroupIndex, rule: GroupRule) {
+        for member in self.store.members.of_group(group).filter(|member| member.is_written()) {
+            drop(member.relabel(|label| label.rule = rule));
+        }
+    }
+
     /// From the next boundary on, `device`, which may be a spare's, stands for `old`.
     fn stand_in(
         &self,

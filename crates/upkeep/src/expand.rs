@@ -147,20 +147,18 @@ impl Devices {
             // The commit may have found it dead.
             let Some(label) = of.label().filter(|_| of.is_online()) else { return };
             match label_anew(&*file, label, slots, of.timeout()) {
-                Ok(label) => {
+                Ok((label, rest)) => {
                     let mut core = pool.store().core.lock();
                     of.extend(label, slots);
                     if let Some(space) = core.groups.change(of.group) {
                         space.extend(of.index, slots);
                     }
+                    drop(core);
+                    rest.unwrap_or_else(|error| refuse(&of, &error));
                 }
                 Err(Unlabelled { error, is_halfway }) => {
                     if is_halfway {
-                        // Its label is not known any more.
-                        of.fail(&format_args!("it does not take its label: {error}"));
-                        if error == DeviceError::Overdue {
-                            of.abandon();
-                        }
+                        refuse(&of, &error);
                     }
                     *told.lock() = Err(error);
                 }
@@ -179,20 +177,28 @@ impl Devices {
     }
 }
 
+/// A device that does not take its label is out of use.
+fn refuse(member: &Member, error: &DeviceError) {
+    member.fail(&format_args!("it does not take its label: {error}"));
+    if *error == DeviceError::Overdue {
+        member.abandon();
+    }
+}
+
 /// Why a device did not get its label, and whether it may have one by now that its member does not know.
 struct Unlabelled {
     error: DeviceError,
     is_halfway: bool,
 }
 
-/// Writes labels that say that the device is as large as it is, and has so many slots; the label. No root and no
-/// heartbeat is written meanwhile but to the first area.
+/// Writes labels that say that the device is as large as it is, and has so many slots; the label, once one is durable,
+/// and whether all else was written. No root and no heartbeat is written meanwhile.
 fn label_anew(
     device: &dyn Device,
     mut label: Label,
     slots: u32,
     limit: Duration,
-) -> Result<Label, Unlabelled> {
+) -> Result<(Label, Result<(), DeviceError>), Unlabelled> {
     let size = device.size();
     let [first, old] = label_areas(label.device_size);
     let new = label_areas(size)[1];
@@ -211,13 +217,12 @@ fn label_anew(
         area[..HEARTBEAT_OFFSET as usize].fill(0);
         put(new, area).map_err(before)?;
     }
-    let halfway = |error| Unlabelled { error, is_halfway: true };
-    for at in [new, first] {
-        put(at, AlignedBuf::padded(&label.encode())).map_err(halfway)?;
-    }
-    if new != old {
+    let bytes = || AlignedBuf::padded(&label.encode());
+    put(new, bytes()).map_err(|error| Unlabelled { error, is_halfway: true })?;
+    let rest = put(first, bytes()).and_then(|()| match new == old {
+        true => Ok(()),
         // Else it would be found by whoever cuts the device back to where it ended.
-        put(old, AlignedBuf::zeroed(LABEL_LEN)).map_err(halfway)?;
-    }
-    Ok(label)
+        false => put(old, AlignedBuf::zeroed(LABEL_LEN)),
+    });
+    Ok((label, rest))
 }

@@ -52,25 +52,20 @@ impl Devices {
 
     /// The devices that a split takes: of each mirror the one that is `named`, or the last.
     ///
-    /// # Errors When not all groups are mirrors, or not all of their devices are whole; when a device named is of none,
-    /// or two are of one.
+    /// # Errors
+    /// When not all groups are mirrors, or not all of their devices are whole; when a device named is of none, or two
+    /// are of one.
     pub fn choose_half(&self, named: &[DeviceIndex]) -> Result<Vec<Arc<Member>>> {
         let groups: Vec<GroupSpace> = self.store.core.lock().groups.values().cloned().collect();
         let mut left = named.to_vec();
         let mut chosen = Vec::new();
         for group in &groups {
             let layout = group.rule.layout;
-            if !group.is_vital() || group.leaving || layout.columns() != layout.r() || layout.r() < 2 {
+            if !group.is_vital() || group.leaving || !layout.is_mirror() || layout.r() < 2 {
                 let log = if group.is_vital() { "" } else { ", of the log" };
                 return Err(Refusal::NoMirror(format!("{}-{}{log}", group.rule.name(), group.index)).into());
             }
             let of: Vec<_> = self.store.members.of_group(group.index).collect();
-            let is_whole = |member: &&Arc<Member>| {
-                member.is_online() && self.store.members.stand_in(member.index).is_none()
-            };
-            if let Some(out) = of.iter().find(|member| !is_whole(member)) {
-                return Err(Refusal::NotWhole(out.name()).into());
-            }
             let is_named = |member: &&Arc<Member>| left.contains(&member.index);
             let taken = of.iter().find(is_named).or(of.last()).ok_or(Refusal::GroupShrinks)?;
             left.retain(|index| *index != taken.index);
@@ -94,8 +89,9 @@ impl Devices {
     /// Lets go of the devices that [`Devices::choose_half`] chooses, with all that the pool holds on them: they are not
     /// used any more, and not wiped.
     ///
-    /// # Errors As [`Devices::choose_half`]; when a commit fails. After [`Refusal::Halfway`] they are let go of when
-    /// the pool goes on.
+    /// # Errors
+    /// As [`Devices::choose_half`]; when a commit fails. After [`Refusal::Halfway`] they are let go of when the pool
+    /// goes on.
     pub fn let_half_go(&self, named: &[DeviceIndex]) -> Result<Vec<Arc<dyn Device>>> {
         let _mine = self.pool.change_turn();
         self.store.check_writable()?;
@@ -140,11 +136,7 @@ impl Devices {
                 outcome.unwrap_or(Ok(()))?;
             }
         }
-        for (group, rule) in rules {
-            for member in self.store.members.of_group(group).filter(|member| member.is_written()) {
-                drop(member.relabel(|label| label.rule = rule));
-            }
-        }
+        rules.into_iter().for_each(|(group, rule)| self.relabel_group(group, rule));
         let mut devices = Vec::new();
         for member in chosen {
             let event = Event::new(Class::DeviceRemove).device(member.guid, member.name());

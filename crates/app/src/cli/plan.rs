@@ -39,19 +39,19 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     measure_writes: Option<PathBuf>,
     /// Per cent of disks that fail in a year [default: 1.57, SSDs 0.98]
-    #[arg(long, value_name = "PERCENT", value_parser = number::<1, 99>)]
+    #[arg(long, value_name = "PERCENT", value_parser = |text: &str| number(text, 0.01, 99.0))]
     afr: Option<f64>,
     /// Factor by which the others fail more often for each disk that is lost [default: 1]
-    #[arg(long, value_name = "FACTOR", value_parser = number::<1, 1000>)]
+    #[arg(long, value_name = "FACTOR", value_parser = |text: &str| number(text, 1.0, 1000.0))]
     correlated: Option<f64>,
     /// Bits read for each bad sector, 1e14 or 1e15 on data sheets [default: 1e15]
     #[arg(long, value_name = "BITS")]
     ure: Option<f64>,
     /// Hours until a new disk is in the place of a lost one [default: 72]
-    #[arg(long, value_name = "HOURS", value_parser = number::<0, 100_000>)]
+    #[arg(long, value_name = "HOURS", value_parser = |text: &str| number(text, 0.0, 100_000.0))]
     replace_within: Option<f64>,
     /// Part of the space that is in use, which is what rebuilds copy [default: 80%]
-    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", value_parser = |text: &str| number(text, 1.0, 100.0))]
     full: Option<f64>,
     /// Bytes a second that are written to a new disk [default: half of its stream]
     #[arg(long, value_name = "RATE")]
@@ -60,13 +60,13 @@ pub struct Args {
     #[arg(long, value_name = "RATE")]
     host_rate: Option<String>,
     /// Scrubs a year [default: 12]
-    #[arg(long, value_name = "N", value_parser = number::<0, 400>)]
+    #[arg(long, value_name = "N", value_parser = |text: &str| number(text, 0.0, 400.0))]
     scrubs: Option<f64>,
     /// Bytes a second of a disk, where it is not measured [default: 160M; SSDs 500M, by NVMe 2000M]
     #[arg(long, value_name = "RATE")]
     stream: Option<String>,
     /// Reads a second at random of a disk, where it is not measured [default: 75; SSDs 8000]
-    #[arg(long, value_name = "N", value_parser = number::<1, 10_000_000>)]
+    #[arg(long, value_name = "N", value_parser = |text: &str| number(text, 1.0, 1e7))]
     reads: Option<f64>,
     /// Bytes a second of streams read and written in turn that each TB is to give [default: 18M]
     #[arg(long, value_name = "RATE")]
@@ -93,16 +93,11 @@ pub struct Args {
     disks: Vec<String>,
 }
 
-/// A number between these, the first one in hundredths where it is 1.
-fn number<const LEAST: u32, const MOST: u32>(text: &str) -> std::result::Result<f64, String> {
+/// A number from `least` to `most`, in per cent if it says so.
+fn number(text: &str, least: f64, most: f64) -> std::result::Result<f64, String> {
     let number: Option<f64> = text.trim_end_matches('%').parse().ok();
-    let least = if LEAST == 1 && MOST == 99 { 0.01 } else { f64::from(LEAST) };
-    let within = |number: &f64| (least..=f64::from(MOST)).contains(number);
-    number.filter(within).ok_or_else(|| format!("'{text}' is no number from {least} to {MOST}"))
-}
-
-fn percent(text: &str) -> std::result::Result<f64, String> {
-    number::<1, 100>(text)
+    let within = |number: &f64| (least..=most).contains(number);
+    number.filter(within).ok_or_else(|| format!("'{text}' is no number from {least} to {most}"))
 }
 
 /// Runs it.
@@ -182,8 +177,9 @@ fn assumptions(args: &Args) -> Result<Assumptions> {
         assume.ure = ure;
     }
     if let Some(accept) = &args.accept {
-        let years: Vec<f64> = accept.split(',').filter_map(|years| years.trim().parse().ok()).collect();
-        let [pool, block] = years[..] else {
+        let years = accept.split(',').map(|years| years.trim().parse::<f64>().ok());
+        let years: Option<Vec<f64>> = years.collect();
+        let Some([pool, block]) = years.as_deref().and_then(|years| <[f64; 2]>::try_from(years).ok()) else {
             return Err(ApiError::usage("--accept takes years of the pool and of a block: 10000,1000"));
         };
         if !(pool >= 1.0 && block >= 1.0) {
@@ -319,8 +315,8 @@ mod tests {
         for wrong in ["", "200", "M", "-5M", "5T", "1..2M"] {
             assert!(decimal(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(number::<1, 99>("1.57%"), Ok(1.57));
-        assert!(number::<1, 99>("0").is_err() && number::<1, 99>("x").is_err() && percent("101").is_err());
+        assert_eq!(number("1.57%", 0.01, 99.0), Ok(1.57));
+        assert!(["0", "x", "100", "NaN"].iter().all(|wrong| number(wrong, 0.01, 99.0).is_err()));
     }
 
     #[test]

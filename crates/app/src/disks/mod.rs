@@ -52,16 +52,17 @@ pub fn look(path: &str) -> Result<Disk> {
     let mut disk = Disk::of_size(path, meta.len());
     disk.short = path.strip_prefix("/dev/").unwrap_or(path).to_owned();
     if meta.file_type().is_block_device() {
-        let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
-        let place = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"));
-        kernel(&mut disk, &place.unwrap_or_default());
+        let place = place_of(meta.rdev()).map_err(|error| {
+            ApiError::new(ErrorKind::Denied, format!("the kernel does not tell of '{path}' in /sys: {error}"))
+        })?;
+        kernel(&mut disk, &place);
         if let Some(name) = by_id(Path::new(path)) {
             disk.name = format!("/dev/disk/by-id/{name}");
         }
         if let Some(report) = smart::ask(path) {
             smart::add(&mut disk, &report);
         }
-        disk.taken = in_use(&place_of(meta.rdev()));
+        disk.taken = in_use(&place);
     } else if !meta.is_file() {
         return Err(ApiError::usage(format!("'{path}' is neither a device nor a file")));
     }
@@ -83,9 +84,9 @@ pub fn look(path: &str) -> Result<Disk> {
     Ok(disk)
 }
 
-fn place_of(device: u64) -> PathBuf {
+fn place_of(device: u64) -> std::io::Result<PathBuf> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).unwrap_or_default()
+    fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"))
 }
 
 fn word(path: &Path) -> Option<String> {
@@ -124,7 +125,10 @@ fn in_use(place: &Path) -> Option<String> {
         let inner = fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path());
         std::iter::once(place.to_owned()).chain(inner.filter(|inner| inner.join("partition").exists()))
     };
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") else {
+        return Some("may be mounted, which /proc does not tell".to_owned());
+    };
+    // A kernel without swap has no such file.
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     for part in parts() {
         if let Some(at) = word(&part.join("dev")).and_then(|number| mounted(&mounts, &number)) {

@@ -222,7 +222,7 @@ fn about_devices(upkeep: &Upkeep, root: &Vdev, damaged: usize) -> Option<Advice>
     let groups = pool.store().groups();
     let is_mirror = |of: &Member| {
         let group = groups.iter().find(|group| group.index == of.group);
-        group.is_some_and(|group| group.rule.layout.columns() == group.rule.layout.r())
+        group.is_some_and(|group| group.rule.layout.is_mirror())
     };
     // A copy that left and is gone is only a number in what was written before.
     let is_bygone = |of: &Member| of.is_leaving() && !of.is_written() && is_mirror(of);

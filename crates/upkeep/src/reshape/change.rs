@@ -3,7 +3,7 @@
 use super::Reshape;
 use crate::devices::{Place, wipe};
 use larder_device::Device;
-use larder_format::label::{GroupRule, LABEL_AREA, Label, LayoutKind, MIN_DEVICE};
+use larder_format::label::{GroupRule, LABEL_AREA, Label, MIN_DEVICE};
 use larder_format::root::NO_GROUP;
 use larder_format::{ByteLen, DeviceGuid, DeviceIndex, GroupIndex};
 use larder_pool::create::{
@@ -19,17 +19,13 @@ use std::sync::Arc;
 /// by the next, and its slots are free two commits later.
 const COMMITS_TO_EMPTY: usize = 8;
 
-fn is_mirror(rule: &GroupRule) -> bool {
-    matches!(rule.word, LayoutKind::Single | LayoutKind::Mirror)
-}
-
 /// The rule that a group of `devices` devices has by the word of `rule`; a mirror of one device is none.
 ///
 /// # Errors
 /// When the word is for more, or fewer, or another kind of number.
 pub fn rule_of(rule: &GroupRule, devices: usize) -> Result<GroupRule> {
     let name = rule.name();
-    let word = match (is_mirror(rule), devices) {
+    let word = match (rule.layout.is_mirror(), devices) {
         (true, 0 | 1) => "single",
         (true, _) => "mirror",
         (false, _) => &name,
@@ -160,7 +156,7 @@ impl Reshape {
             drop(core);
             pool.store().retire_known_slots();
         })?;
-        self.relabel_group(group, rule);
+        self.devices.relabel_group(group, rule);
         Ok(())
     }
 
@@ -240,7 +236,7 @@ impl Reshape {
             return Err(Refusal::GroupLeaves.into());
         }
         let leaves = |other: &Arc<Member>| other.group == group && other.is_leaving() && other.is_written();
-        let only_less = new.is_empty() && is_mirror(&before.rule) && is_mirror(&rule);
+        let only_less = new.is_empty() && before.rule.layout.is_mirror() && rule.layout.is_mirror();
         if !only_less {
             if self.store.members.iter().any(|other| leaves(&other)) {
                 return Err(Refusal::GroupShrinks.into());
@@ -267,7 +263,7 @@ impl Reshape {
         // A mirror has as much room as before, and who only gets columns has more.
         let (old, new) = (before.rule.layout, rule.layout);
         let grows = (old.r(), old.m()) == (new.r(), new.m()) && old.k() <= new.k();
-        if before.has_records() && !grows && !(is_mirror(&before.rule) && is_mirror(&rule)) {
+        if before.has_records() && !grows && !(before.rule.layout.is_mirror() && rule.layout.is_mirror()) {
             self.store.check_room(group, Some(&after))?;
         }
         Ok(after)
@@ -331,7 +327,7 @@ impl Reshape {
                 space.set_rule(rule);
             });
         })?;
-        self.relabel_group(group, rule);
+        self.devices.relabel_group(group, rule);
         Ok(indexes)
     }
 
@@ -424,7 +420,7 @@ impl Reshape {
     fn is_spare_copy(&self, member: &Member) -> bool {
         let rule = self.store.core.lock().groups.get(&member.group).map(|group| group.rule);
         let others = self.store.members.of_group(member.group).filter(|other| other.index != member.index);
-        rule.is_some_and(|rule| is_mirror(&rule) && rule.layout.r() > 1)
+        rule.is_some_and(|rule| rule.layout.is_mirror() && rule.layout.r() > 1)
             && others.filter(|other| other.is_online()).count() > 0
     }
 
@@ -436,13 +432,6 @@ impl Reshape {
         let event = Event::new(Class::DeviceRemove).device(member.guid, member.name());
         self.store.event(event.text("on its way out"));
         Ok(())
-    }
-
-    /// The labels of a group tell its rule; the root does as well, and is believed.
-    fn relabel_group(&self, group: GroupIndex, rule: GroupRule) {
-        for member in self.store.members.of_group(group).filter(|member| member.is_written()) {
-            drop(member.relabel(|label| label.rule = rule));
-        }
     }
 
     /// Adds a group of devices. Whatever they hold is overwritten. What is stored already stays where it is; what is
