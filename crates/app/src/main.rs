@@ -2,7 +2,7 @@
 //!
 //! Layers: [`cli`] turns arguments into requests of [`api`] and replies into text by [`render`];
 //! [`client`] carries them to [`daemon`], which has an [`engine::Engine`] answer; [`host`] is that engine. [`policy`]
-//! says which snapshots are to be taken and destroyed.
+//! says which snapshots are to be taken and destroyed, [`salvage`] what is left of a pool that nobody can import.
 
 mod api;
 mod cli;
@@ -18,6 +18,7 @@ mod policy;
 mod render;
 mod replicate;
 mod run_dir;
+mod salvage;
 
 fn main() -> std::process::ExitCode {
     cli::main(std::env::args_os().collect())

@@ -32,7 +32,7 @@ use larder_store::codec::Codec;
 use larder_store::core::LEASE;
 use larder_store::segments::{Listed, SegmentEntry};
 use larder_store::space::GroupSpace;
-use larder_store::{Appender, Class, Event, PoolError, Refusal, Result, RunIo, TableNodes, own_info};
+use larder_store::{Appender, Class, Event, PoolError, Refusal, Result, RunIo, Store, TableNodes, own_info};
 use larder_sync::RwLockWriteGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -67,13 +67,13 @@ impl How {
 }
 
 /// Turns dirty nodes into blocks.
-struct NodeBlocks<'p, 'a> {
-    pool: &'p Pool,
-    blocks: &'a mut Appender<'p>,
+pub(crate) struct NodeBlocks<'p, 'a> {
+    pub(crate) store: &'p Store,
+    pub(crate) blocks: &'a mut Appender<'p>,
     /// For further places.
-    further: &'a mut [Appender<'p>],
-    kind: BlockKind,
-    dataset: DatasetId,
+    pub(crate) further: &'a mut [Appender<'p>],
+    pub(crate) kind: BlockKind,
+    pub(crate) dataset: DatasetId,
 }
 
 impl NodeSink for NodeBlocks<'_, '_> {
@@ -84,7 +84,7 @@ impl NodeSink for NodeBlocks<'_, '_> {
         info.level = node.level();
         (info.object, info.key_kind, info.offset) = (first.object, first.kind, first.offset);
         let ptr = self.blocks.store_copies(info, Codec::Lz4, &node.encode(), self.further)?;
-        self.pool.shared.store.cache.keep_node(ptr.id, node);
+        self.store.cache.keep_node(ptr.id, node);
         Ok(ptr)
     }
 }
@@ -273,7 +273,7 @@ impl Pool {
 
     /// Writes changes of a merge or checkpoint of the block map to the tables, and removes what it forgot from the
     /// dedup index.
-    fn take_changes(&self, changes: Changes) -> Result<()> {
+    pub(crate) fn take_changes(&self, changes: Changes) -> Result<()> {
         self.shared.duplicates.forget_prints(changes.forgotten);
         let mut tables = self.tables.lock();
         let mut unnoted = self.sealing.unnoted.lock();
@@ -445,7 +445,7 @@ impl Pool {
             }
             if state.tree.is_dirty() {
                 let mut sink = NodeBlocks {
-                    pool: self,
+                    store: &self.shared.store,
                     blocks: &mut blocks,
                     further: &mut further[..usize::from(dataset.settings().copies) - 1],
                     kind: BlockKind::Node,
@@ -538,7 +538,7 @@ impl Pool {
         }
         let mut blocks = Appender::new(&self.shared.store, SegmentKind::Table);
         let mut sink = NodeBlocks {
-            pool: self,
+            store: &self.shared.store,
             blocks: &mut blocks,
             further: &mut [],
             kind: BlockKind::Table,

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// Values of the tables that come in pieces, by entry.
 #[derive(Default)]
-struct Pieces(BTreeMap<u64, Vec<u8>>);
+pub(crate) struct Pieces(BTreeMap<u64, Vec<u8>>);
 
 impl Pieces {
     /// Adds piece `number` of an entry.
@@ -41,7 +41,7 @@ impl Pieces {
 
 /// Entries of which more than one makes a whole, and whether the key of fingerprints was there.
 #[derive(Default)]
-struct InPieces {
+pub(crate) struct InPieces {
     runs: Pieces,
     parts: Pieces,
     has_secret: bool,
@@ -136,7 +136,7 @@ impl Contents {
         Ok(())
     }
 
-    fn take(&mut self, key: &Key, value: &[u8], found: &mut InPieces) -> Result<(), Corrupt> {
+    pub(crate) fn take(&mut self, key: &Key, value: &[u8], found: &mut InPieces) -> Result<(), Corrupt> {
         let (table, id) = Table::of(key)?;
         match table {
             Table::Segments => {

@@ -10,7 +10,7 @@ use larder_format::root::Root;
 use larder_format::run::RunDescriptor;
 use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
 use larder_format::tables::Table;
-use larder_format::{Corrupt, DatasetId, Reason, SegmentId};
+use larder_format::{CommitId, Corrupt, DatasetId, Reason, SegmentId};
 use larder_sorted::map::BlockMap;
 use larder_sorted::tree::Tree;
 use larder_store::segments::{Listed, SegmentEntry};
@@ -49,7 +49,7 @@ impl Found {
     ) -> Result<Self> {
         let damage = Damage::new(store);
         for record in &root.segments {
-            adopt_segment(store, &damage, record, root)?;
+            adopt_segment(store, &damage, record, root.segment_lease, root.commit)?;
         }
         let tables = Tree::open(root.tables);
         let mut contents = Contents::read(&tables, store)?;
@@ -72,7 +72,7 @@ impl Found {
             if moved(record.id) {
                 store.move_is_untold(record.id);
             } else {
-                adopt_segment(store, &damage, &record, root)?;
+                adopt_segment(store, &damage, &record, root.segment_lease, root.commit)?;
             }
         }
         store.core.lock().entries.pack();
@@ -146,14 +146,20 @@ fn read_log(store: &Arc<Store>, root: &Root, accepted: Accepted) -> Result<Inten
     Ok(begin(last, ops).left_for(left))
 }
 
-/// Takes a segment from the tables or the root into memory, and its slots out of the free ones.
-fn adopt_segment(store: &Store, damage: &Damage, record: &SegmentRecord, root: &Root) -> Result<()> {
+/// Takes a segment from the tables or the root of `commit` into memory, and its slots out of the free ones.
+pub(crate) fn adopt_segment(
+    store: &Store,
+    damage: &Damage,
+    record: &SegmentRecord,
+    lease: SegmentId,
+    commit: CommitId,
+) -> Result<()> {
     let bad = |reason| PoolError::from(Corrupt::new("segment record", reason));
     // Else a segment that is opened would get its id.
-    if record.id >= root.segment_lease {
+    if record.id >= lease {
         return Err(bad(Reason::Range));
     }
-    if record.state == SegmentState::Freed && record.freed.get() + 2 <= root.commit.get() {
+    if record.state == SegmentState::Freed && record.freed.get() + 2 <= commit.get() {
         if !record.kind.is_rooted() {
             store.core.lock().gone.push(record.id);
         }

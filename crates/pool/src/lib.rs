@@ -47,6 +47,7 @@ pub mod pins;
 mod pool;
 pub mod property;
 mod quota;
+pub mod rebuild;
 mod rebuilt;
 mod receive;
 mod receiving;

@@ -61,6 +61,7 @@ mod pool_trace;
 mod pool_trim;
 mod pool_wait;
 mod progress;
+mod repair;
 mod restore;
 mod restore_copy;
 mod restore_place;
@@ -173,6 +174,8 @@ enum Command {
     Advise(advise::Args),
     /// Compares the layouts that disks could have, before a pool is made: space, losses survived, risk, speed, price
     Plan(plan::Args),
+    /// Tells what is left of a pool that cannot be imported any more, and saves it elsewhere
+    Repair(repair::Args),
     /// The process that holds the imported pools; other commands start it when they need it
     Daemon(daemon::Args),
     /// Makes links by whose names the binary speaks like zpool and zfs
@@ -277,6 +280,9 @@ fn run(call: Call) -> Result<u8> {
     if let Command::Plan(args) = command {
         return plan::run(&args);
     }
+    if let Command::Repair(args) = command {
+        return repair::run(&args);
+    }
     let run_dir = RunDir::from_environment()?;
     if let Command::Daemon(args) = command {
         return daemon::run(&args, &run_dir);
@@ -297,7 +303,8 @@ fn run(call: Call) -> Result<u8> {
         | Command::Personalities(_)
         | Command::Dedupe(_)
         | Command::Advise(_)
-        | Command::Plan(_) => unreachable!("they ran above"),
+        | Command::Plan(_)
+        | Command::Repair(_) => unreachable!("they ran above"),
     }
 }
 

@@ -17,6 +17,7 @@ pub mod page;
 pub mod plan;
 pub mod plan_page;
 pub mod policy;
+pub mod repair;
 pub mod scan;
 pub mod shape;
 pub mod status;

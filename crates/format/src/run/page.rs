@@ -447,6 +447,12 @@ impl RunPage {
         Ok(Self { count, first, last: last.unwrap_or(first), body_at, bytes })
     }
 
+    /// An entry page of whichever run it says: for who looks for pages that nothing names any more.
+    pub fn of_any_run(bytes: Arc<[u8]>) -> Result<(RunId, Self), Corrupt> {
+        let head = PageHead::get(&bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        Ok((head.run, Self::decode(bytes, head.run, head.number)?))
+    }
+
     /// Entries in it.
     #[expect(clippy::len_without_is_empty, reason = "no page is empty")]
     pub fn len(&self) -> usize {
