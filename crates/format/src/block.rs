@@ -75,7 +75,7 @@ pub enum BlockKind {
     Run = 4,
     /// Operations of the intent log; never in the block map.
     Log = 5,
-    /// A commit record, for repair: datasets and their roots, in clear.
+    /// A [commit record](crate::commit_record), for repair: datasets and their roots, in clear.
     CommitRecord = 6,
 }
 

@@ -40,8 +40,8 @@ pub const KEY_LEN: usize = 32;
 /// Bytes of the secret that XXH3 is keyed with.
 const SECRET_LEN: usize = 192;
 
-/// The secret of a pool that its sums are keyed with: random, made with the pool, in all of its labels and nowhere
-/// else. Whoever knows it can write a file whose content passes for a block; so it is never shown.
+/// The secret of a pool that its sums are keyed with: random, made with the pool, in all of its labels and commit
+/// records, and nowhere else. Whoever knows it can write a file whose content passes for a block; so it is never shown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PoolKey([u8; KEY_LEN]);
 

@@ -178,8 +178,8 @@ impl Field for Place {
     }
 }
 
-/// A block's id with the place where it was last known to be. Datasets' trees treat the place as a
-/// hint (the block map decides); pool tables, which never move, treat it as the truth.
+/// A block's id with the place where it was last known to be. That is a hint, and the block map decides; but for nodes
+/// of the pool's tables and pages of runs, which the map does not know: there it is the truth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockPtr {
     /// The block.

@@ -219,6 +219,8 @@ layout! {
     }
 }
 
+const WHAT: &str = "label";
+
 /// A device's label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
@@ -257,7 +259,15 @@ pub struct Label {
 impl Label {
     /// The label's [`LABEL_LEN`] bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![0; LABEL_LEN];
+        let mut out = self.encoded_head();
+        out.resize(LABEL_LEN, 0);
+        put_sum(&mut out);
+        out
+    }
+
+    /// Those of head and name.
+    pub(crate) fn encoded_head(&self) -> Vec<u8> {
+        let mut out = vec![0; LabelHead::SIZE];
         LabelHead {
             magic: LABEL_MAGIC,
             version: FORMAT_VERSION,
@@ -278,8 +288,7 @@ impl Label {
             key: self.key,
         }
         .put(&mut out);
-        out[LabelHead::SIZE..LabelHead::SIZE + self.name.len()].copy_from_slice(self.name.as_bytes());
-        put_sum(&mut out);
+        out.extend_from_slice(self.name.as_bytes());
         out
     }
 
@@ -290,9 +299,13 @@ impl Label {
 
     /// Verifies a label.
     pub fn check(bytes: &[u8]) -> Result<Self, Corrupt> {
-        const WHAT: &str = "label";
-        let bytes = take_summed(bytes, WHAT, LABEL_MAGIC)?;
+        Self::check_head(take_summed(bytes, WHAT, LABEL_MAGIC)?).map(|(label, _)| label)
+    }
+
+    /// Verifies head and name at the start of `bytes`; how many these are.
+    pub(crate) fn check_head(bytes: &[u8]) -> Result<(Self, usize), Corrupt> {
         let head = LabelHead::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        ensure(head.magic == LABEL_MAGIC, WHAT, Reason::Magic)?;
         ensure(head.version == FORMAT_VERSION, WHAT, Reason::Version)?;
         head.features.check(WHAT)?;
         let slot_ok = head.slot_size.is_power_of_two() && (MIN_SLOT..=MAX_SLOT).contains(&head.slot_size);
@@ -307,10 +320,11 @@ impl Label {
         ensure(head.device_size.get() >= 2 * LABEL_AREA, WHAT, Reason::Range)?;
         let last_area = label_areas(head.device_size)[1].get();
         ensure(end.is_some_and(|end| end <= last_area), WHAT, Reason::Range)?;
-        let name = &bytes[LabelHead::SIZE..LabelHead::SIZE + usize::from(head.name_len)];
+        let end = LabelHead::SIZE + usize::from(head.name_len);
+        let name = bytes.get(LabelHead::SIZE..end).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         let name = std::str::from_utf8(name).map_err(|_| Corrupt::new(WHAT, Reason::Range))?;
         ensure(!name.chars().any(char::is_control), WHAT, Reason::Range)?;
-        Ok(Self {
+        let label = Self {
             sequence: head.sequence,
             pool: head.pool,
             name: name.to_owned(),
@@ -326,7 +340,8 @@ impl Label {
             ashift: head.ashift,
             features: head.features,
             key: head.key,
-        })
+        };
+        Ok((label, end))
     }
 }
 

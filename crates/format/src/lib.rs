@@ -5,6 +5,7 @@ pub mod block;
 pub mod bookmark;
 pub mod cached;
 pub mod checksum;
+pub mod commit_record;
 pub mod error;
 pub mod field;
 pub mod ids;

@@ -172,7 +172,7 @@ pub struct RootGroup {
 }
 
 impl RootGroup {
-    fn put(&self, out: &mut [u8]) {
+    pub(crate) fn put(&self, out: &mut [u8]) {
         RootGroupEntry {
             index: self.index,
             rule: self.rule,
@@ -186,7 +186,7 @@ impl RootGroup {
     }
 
     /// Verifies an entry. Groups of copies and of new data, and other flags, are of versions to come.
-    fn check(bytes: &[u8]) -> Result<Self, Corrupt> {
+    pub(crate) fn check(bytes: &[u8]) -> Result<Self, Corrupt> {
         let entry = RootGroupEntry::get(bytes).ok_or(Corrupt::new("root record", Reason::Short))?;
         let role = GroupRole::from_byte(entry.role)
             .filter(|role| !matches!(role, GroupRole::Cache | GroupRole::Front))
@@ -334,7 +334,7 @@ pub struct RootDevice {
 }
 
 impl RootDevice {
-    fn put(&self, out: &mut [u8]) {
+    pub(crate) fn put(&self, out: &mut [u8]) {
         RootDeviceEntry {
             index: self.index,
             group: self.group,
@@ -355,7 +355,7 @@ impl RootDevice {
     }
 
     /// Verifies what of an entry can be verified by itself and the root's `commit`.
-    fn check(bytes: &[u8], commit: CommitId) -> Result<Self, Corrupt> {
+    pub(crate) fn check(bytes: &[u8], commit: CommitId) -> Result<Self, Corrupt> {
         const WHAT: &str = "root record";
         let entry = RootDeviceEntry::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
         let state = match entry.state {
@@ -409,6 +409,44 @@ layout! {
     }
 }
 
+impl RootImport {
+    pub(crate) fn check(bytes: &[u8]) -> Result<Self, Corrupt> {
+        const WHAT: &str = "root record";
+        let import = Self::get(bytes).ok_or(Corrupt::new(WHAT, Reason::Short))?;
+        ensure_countable(&[import.first.get(), import.first_block.get(), import.skipped], WHAT)?;
+        Ok(import)
+    }
+}
+
+/// Verifies what of groups and devices can be verified by each other, and the numbers that come next.
+pub(crate) fn check_members(
+    groups: &[RootGroup],
+    devices: &[RootDevice],
+    next_group: u16,
+    next_device: u16,
+) -> Result<(), Corrupt> {
+    const WHAT: &str = "root record";
+    let is_grouped = |device: &RootDevice| {
+        device.group == NO_GROUP || groups.iter().any(|group| group.index == device.group)
+    };
+    ensure(devices.iter().all(is_grouped), WHAT, Reason::Identity)?;
+    // A stand-in stands for a device of its group that has a place of its own.
+    let stand_ins: Vec<_> =
+        devices.iter().filter_map(|device| Some((device.stands_for?, device.group))).collect();
+    let real = |&(index, group): &(DeviceIndex, GroupIndex)| {
+        let mut held = devices.iter().filter(|device| (device.index, device.group) == (index, group));
+        held.next().is_some_and(|device| device.stands_for.is_none())
+    };
+    let once = (1..stand_ins.len()).all(|i| !stand_ins[..i].contains(&stand_ins[i]));
+    ensure(once && stand_ins.iter().all(real), WHAT, Reason::Identity)?;
+    let ascending = groups.is_sorted_by(|a, b| a.index < b.index)
+        && devices.is_sorted_by(|a: &RootDevice, b| a.index < b.index);
+    ensure(ascending, WHAT, Reason::Order)?;
+    let numbered = devices.last().is_none_or(|last| last.index.get() < next_device)
+        && groups.last().is_none_or(|last| last.index.get() < next_group);
+    ensure(numbered, WHAT, Reason::Range)
+}
+
 /// The GUID that people and imports know a pool by: the one that its labels, sums and blocks name, until it got
 /// another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -429,6 +467,23 @@ impl Identity {
     #[must_use]
     pub fn changed(self, guid: PoolGuid) -> Self {
         Self { guid, former: self.guid }
+    }
+
+    /// Both GUIDs as records of a pool have them: 0 while it is known as it was made.
+    pub(crate) fn told(self, pool: PoolGuid) -> [PoolGuid; 2] {
+        if self == Self::of(pool) { [PoolGuid::new(0); 2] } else { [self.guid, self.former] }
+    }
+
+    /// The same from such a record, whose features say whether there is another.
+    pub(crate) fn of_told(
+        pool: PoolGuid,
+        features: Features,
+        [guid, former]: [PoolGuid; 2],
+    ) -> Result<Self, Corrupt> {
+        let is_as_made = features.incompatible & Features::IDENTITY == 0;
+        let told = [guid, former].map(|guid| guid.get() != 0);
+        ensure(told == [!is_as_made; 2], "root record", Reason::Identity)?;
+        Ok(if is_as_made { Self::of(pool) } else { Self { guid, former } })
     }
 }
 
@@ -527,8 +582,7 @@ impl Root {
         if out.len() > RING_SLOT {
             return None;
         }
-        let is_as_made = self.identity == Identity::of(self.pool);
-        let told = |guid| if is_as_made { PoolGuid::new(0) } else { guid };
+        let [known_as, former] = self.identity.told(self.pool);
         let mut head = RootHead {
             magic: ROOT_MAGIC,
             version: FORMAT_VERSION,
@@ -552,8 +606,8 @@ impl Root {
             next_device: self.next_device,
             next_group: self.next_group,
             traced: self.traced,
-            known_as: told(self.identity.guid),
-            former: told(self.identity.former),
+            known_as,
+            former,
             tables: self.tables,
             groups: self.groups.len() as u16,
             devices: self.devices.len() as u16,
@@ -587,11 +641,7 @@ impl Root {
         ensure(head.version == FORMAT_VERSION, WHAT, Reason::Version)?;
         ensure(head.pool == sums.pool(), WHAT, Reason::Identity)?;
         head.features.check(WHAT)?;
-        let is_as_made = head.features.incompatible & Features::IDENTITY == 0;
-        let told = [head.known_as, head.former].map(|guid| guid.get() != 0);
-        ensure(told == [!is_as_made; 2], WHAT, Reason::Identity)?;
-        let changed = Identity { guid: head.known_as, former: head.former };
-        let identity = if is_as_made { Identity::of(head.pool) } else { changed };
+        let identity = Identity::of_told(head.pool, head.features, [head.known_as, head.former])?;
         ensure(usize::from(head.history) <= MAX_HISTORY, WHAT, Reason::Range)?;
         ensure(head.oldest <= head.commit && head.exported <= 2 && head.log_open <= 1, WHAT, Reason::Range)?;
         let ids = [head.commit.get(), head.traced.get(), head.block_lease.get(), head.segment_lease.get()];
@@ -605,38 +655,18 @@ impl Root {
             rest = left;
             Ok(taken)
         };
-        let short = Corrupt::new(WHAT, Reason::Short);
         let mut groups = Vec::new();
         for _ in 0..head.groups {
             groups.push(RootGroup::check(take(RootGroupEntry::SIZE)?)?);
         }
         let mut devices = Vec::new();
         for _ in 0..head.devices {
-            let device = RootDevice::check(take(RootDeviceEntry::SIZE)?, head.commit)?;
-            let grouped = groups.iter().any(|group: &RootGroup| group.index == device.group);
-            ensure(grouped || device.group == NO_GROUP, WHAT, Reason::Identity)?;
-            devices.push(device);
+            devices.push(RootDevice::check(take(RootDeviceEntry::SIZE)?, head.commit)?);
         }
-        // A stand-in stands for a device of its group that has a place of its own.
-        let stand_ins: Vec<_> =
-            devices.iter().filter_map(|device| Some((device.stands_for?, device.group))).collect();
-        let real = |&(index, group): &(DeviceIndex, GroupIndex)| {
-            let mut held = devices.iter().filter(|device| (device.index, device.group) == (index, group));
-            held.next().is_some_and(|device| device.stands_for.is_none())
-        };
-        let once = (1..stand_ins.len()).all(|i| !stand_ins[..i].contains(&stand_ins[i]));
-        ensure(once && stand_ins.iter().all(real), WHAT, Reason::Identity)?;
-        let ascending = groups.is_sorted_by(|a, b| a.index < b.index)
-            && devices.is_sorted_by(|a: &RootDevice, b| a.index < b.index);
-        ensure(ascending, WHAT, Reason::Order)?;
-        let numbered = devices.last().is_none_or(|last| last.index.get() < head.next_device)
-            && groups.last().is_none_or(|last| last.index.get() < head.next_group);
-        ensure(numbered, WHAT, Reason::Range)?;
+        check_members(&groups, &devices, head.next_group, head.next_device)?;
         let mut history = Vec::new();
         for _ in 0..head.history {
-            let import = RootImport::get(take(RootImport::SIZE)?).ok_or(short)?;
-            ensure_countable(&[import.first.get(), import.first_block.get(), import.skipped], WHAT)?;
-            history.push(import);
+            history.push(RootImport::check(take(RootImport::SIZE)?)?);
         }
         let mut segments = Vec::new();
         for _ in 0..head.segments {

@@ -136,7 +136,7 @@ pub enum SegmentKind {
     Data = 1,
     /// Records that did not fill a stripe, replicated.
     Small = 2,
-    /// Nodes of datasets' trees, replicated.
+    /// Nodes of datasets' trees, and commit records, replicated.
     Node = 3,
     /// Pages of runs, replicated.
     Run = 4,

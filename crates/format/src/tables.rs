@@ -15,6 +15,7 @@ use crate::{
     BlockId, BlockPtr, CommitId, Corrupt, DatasetId, DeviceGuid, DeviceIndex, Reason, SegmentId, SlotIndex,
     Timestamp, layout,
 };
+use std::ops::RangeInclusive;
 
 /// The kind of every key in the pool's tables; clear, since none of it is a file's name.
 pub const TABLE_KIND: u8 = 64;
@@ -66,6 +67,8 @@ pub enum Table {
     Keys = 20,
     /// Trees of which what nothing else holds is being freed: a snapshot's highest block id → [`RemainsRecord`].
     Remains = 21,
+    /// Commit records that are not free: block id → [`CommitRecordEntry`](crate::commit_record::CommitRecordEntry).
+    CommitRecords = 22,
 }
 
 /// Bytes of the key of fingerprints.
@@ -92,7 +95,7 @@ pub const SNAPSHOT_DEFERRED: u32 = 1;
 pub const SNAPSHOT_HIDDEN: u32 = 2;
 
 impl Table {
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 21] = [
         Self::Segments,
         Self::Datasets,
         Self::Runs,
@@ -113,6 +116,7 @@ impl Table {
         Self::Trash,
         Self::Keys,
         Self::Remains,
+        Self::CommitRecords,
     ];
 
     /// The table that a key is of, and what else its object says: dataset or piece.
@@ -128,6 +132,12 @@ impl Table {
             Self::Keys => Err(unknown("keys of datasets")),
             known => Ok((known, key.object & ((1 << WITHIN_BITS) - 1))),
         }
+    }
+
+    /// All keys that its entries can have.
+    pub fn keys(self) -> RangeInclusive<Key> {
+        let object = (self as u64) << WITHIN_BITS;
+        self.key(0)..=Key { object: object | ((1 << WITHIN_BITS) - 1), kind: TABLE_KIND, offset: u64::MAX }
     }
 
     /// The key of entry `id`.

@@ -487,7 +487,7 @@ fn what_later_versions_keep_in_tables_logs_and_blocks_is_refused_by_name() {
         (5, "a table that is not known"),
         (18, "usage by users"),
         (20, "keys of datasets"),
-        (22, "a table that is not known"),
+        (23, "a table that is not known"),
         (0xffff, "a table that is not known"),
     ] {
         let key = Key { object: table << 48 | 1, kind: TABLE_KIND, offset: 1 };

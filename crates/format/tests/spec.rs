@@ -106,6 +106,8 @@ fn coded_structures() -> BTreeMap<String, (usize, Fields)> {
     let list = structures![
         acl::AclRecord,
         bookmark::BookmarkHead,
+        commit_record::CommitRecordHead,
+        commit_record::CommitRecordRow,
         cached::SummaryHead,
         cached::CachedBlock,
         cached::CountsHead,
@@ -259,6 +261,9 @@ fn coded_constants() -> BTreeMap<String, u128> {
         block::FRAME_SUM,
         checksum::KEY_LEN,
         checksum::SUM_LEN,
+        commit_record::COMMIT_RECORD_MAGIC,
+        commit_record::COMMIT_RECORD_MAX,
+        commit_record::ROW_GONE,
         ids::BLOCK_STEP,
         ids::MAX_COUNT,
         index::RIBBON_WIDTH,

@@ -9,6 +9,7 @@ use larder_format::block::{
 use larder_format::bookmark::BookmarkRecord;
 use larder_format::cached::{SlotCounts, SlotSummary};
 use larder_format::checksum::{ChecksumKind, fast64, payload_sum, plain64};
+use larder_format::commit_record::{CommitRecord, CommitRecordEntry, CommitRecordHead, together};
 use larder_format::field::{Field, FieldInfo};
 use larder_format::index::{
     PartDescriptor, PrintsBuilder, PrintsPage, decode_filter_page, encode_filter_page,
@@ -68,6 +69,8 @@ pub const ALL: &[Decoder] = &[
     decoder("bad_slot_record", samples::bad_slots, unsummed, bad_slot_record),
     decoder("remains_record", samples::remains, unsummed, remains_record),
     decoder("receiving_record", samples::receiving, unsummed, receiving_record),
+    decoder("commit_record", samples::commit_records, sum_commit_record, commit_record),
+    decoder("commit_record_entry", samples::commit_record_entries, unsummed, commit_record_entry),
     decoder("freeing_record", samples::freeings, unsummed, freeing_record),
     decoder("event_record", samples::events, unsummed, event_record),
     decoder("command_record", samples::commands, unsummed, command_record),
@@ -147,6 +150,15 @@ fn sum_root(bytes: &mut [u8]) {
     let Some(head) = RootHead::get(bytes) else { return };
     let len = (head.length as usize).clamp(RootHead::SIZE, bytes.len());
     sum_hole(&mut bytes[..len], at(RootHead::FIELDS, "sum"));
+}
+
+fn sum_commit_record(bytes: &mut [u8]) {
+    let hole = at(CommitRecordHead::FIELDS, "sum");
+    if bytes.len() >= CommitRecordHead::SIZE {
+        bytes[hole..hole + 8].fill(0);
+        let sum = plain64(bytes);
+        sum.store(&mut bytes[hole..]);
+    }
 }
 
 fn sum_stripe(bytes: &mut [u8]) {
@@ -438,6 +450,19 @@ fn receiving_record(bytes: &[u8]) -> bool {
     let Ok(record) = ReceivingRecord::decode(bytes) else { return false };
     let again = ReceivingRecord::decode(&record.encode());
     same(record, again)
+}
+
+fn commit_record(bytes: &[u8]) -> bool {
+    let Ok(record) = CommitRecord::check(bytes) else { return false };
+    let again = CommitRecord::check(&record.encode());
+    let told = together(vec![(BlockId::new(1), record.clone())]).map(|(newest, _)| newest);
+    same(record.clone(), told.ok_or("a record")) && same(record, again)
+}
+
+fn commit_record_entry(bytes: &[u8]) -> bool {
+    let Ok(entry) = CommitRecordEntry::decode(bytes) else { return false };
+    let again = CommitRecordEntry::decode(&entry.encode());
+    same(entry, again)
 }
 
 fn freeing_record(bytes: &[u8]) -> bool {

@@ -6,6 +6,7 @@ use larder_format::bookmark::BookmarkRecord;
 use larder_format::cached::{CachedBlock, SlotCounts, SlotSummary};
 use larder_format::checksum::{ChecksumKind, payload_sum};
 use larder_format::checksum::{KEY_LEN, PoolKey, Sums};
+use larder_format::commit_record::{CommitRecord, CommitRecordEntry, Row, Slices};
 use larder_format::index::{FilterShape, PartDescriptor, PrintEntry, PrintsBuilder, encode_filter_page};
 use larder_format::items::{Entry, Extent, FileKind, Inode, Xattr, XattrValue};
 use larder_format::label::{Features, GroupRule, Heartbeat, Label, LayoutKind};
@@ -25,7 +26,7 @@ use larder_format::segment::{
     encode_descriptor, stripe_header_len,
 };
 use larder_format::tables::{
-    BadSlotRecord, DatasetRecord, FreeingRecord, ReceivingRecord, RemainsRecord, SnapshotRecord,
+    BadSlotRecord, DatasetRecord, FreeingRecord, ReceivingRecord, RemainsRecord, SnapshotRecord, Table,
 };
 use larder_format::trash::TrashRecord;
 use larder_format::*;
@@ -682,6 +683,43 @@ pub fn receiving() -> Vec<Vec<u8>> {
         sender: "tank/home@monday".into(),
     };
     vec![record(None, false).encode(), record(Some(Key::new(7, 1, 131_072)), true).encode()]
+}
+
+pub fn commit_records() -> Vec<Vec<u8>> {
+    let label = Label::check(&labels()[0]).expect("it was just made");
+    let record = |(root, value): (Vec<u8>, Vec<u8>)| {
+        let root = Root::check(&SUMS, &root).expect("it was just made");
+        let gone = Row { key: Table::snapshot_key(DatasetId::new(2), BlockId::new(9)), value: None };
+        let record = CommitRecord {
+            pool: POOL,
+            identity: root.identity,
+            commit: root.commit,
+            incarnation: root.incarnation,
+            time: TIME,
+            part: 0,
+            parts: 2,
+            turn: CommitId::new(3),
+            features: root.features,
+            next_device: root.next_device,
+            next_group: root.next_group,
+            traced: root.traced,
+            label: label.clone(),
+            groups: root.groups,
+            devices: root.devices,
+            history: root.history,
+            rows: vec![Row { key: Table::dataset_key(DatasetId::new(2)), value: Some(value) }, gone],
+        };
+        record.encode()
+    };
+    roots().into_iter().zip(datasets()).map(record).collect()
+}
+
+pub fn commit_record_entries() -> Vec<Vec<u8>> {
+    let entry = |next| {
+        let slices = Slices { next, turn: CommitId::new(7) };
+        CommitRecordEntry { ptr: ptr(5), commit: CommitId::new(9), slices }.encode()
+    };
+    vec![entry(None), entry(Some((Table::dataset_key(DatasetId::new(2)), CommitId::new(8))))]
 }
 
 pub fn freeings() -> Vec<Vec<u8>> {

@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Dataset id of the pool's own properties.
 const POOL: DatasetId = DatasetId::new(0);
+/// Names of notes that the pool keeps for itself begin with this.
+const OWN: &str = "larder:";
 
 /// A property's value and where it comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,7 +178,9 @@ impl Pool {
         for record in dataset.own_properties().records() {
             let key = Table::property_key(id, &record.name, record.source);
             // The leaf was just changed, and is in memory.
-            drop(tables.remove(&TableNodes(&self.shared.store), &key));
+            if let Ok(before) = tables.remove(&TableNodes(&self.shared.store), &key) {
+                self.note_row(&key, before.as_deref(), None);
+            }
         }
     }
 
@@ -398,7 +402,7 @@ impl Pool {
     /// The properties set on the pool.
     pub fn pool_properties(&self) -> BTreeMap<String, String> {
         let mut properties = self.properties.read().clone();
-        properties.retain(|name, _| !name.starts_with("larder:"));
+        properties.retain(|name, _| !name.starts_with(OWN));
         properties
     }
 
@@ -409,7 +413,11 @@ impl Pool {
         let record = PropertyRecord::local(name, value).encode();
         check_length(name, &record)?;
         let key = Table::property_key(id, name, stored::PropertySource::Local);
-        self.tables.lock().insert(&TableNodes(&self.shared.store), key, &record)?;
+        let before = self.tables.lock().insert(&TableNodes(&self.shared.store), key, &record)?;
+        if before.as_deref() != Some(&record[..]) {
+            // Notes of the pool's own change with each step of what they are about.
+            self.records.lock().note(key, !(id == POOL && name.starts_with(OWN)));
+        }
         Ok(())
     }
 

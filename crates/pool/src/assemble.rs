@@ -1,6 +1,7 @@
 //! A pool is put together of its parts, once, whether it was made or imported.
 
 use crate::attached::Attached;
+use crate::commit_records::Records;
 use crate::contents::Contents;
 use crate::dataset::{Atime, Chunking, Dataset, ROOT_DATASET, Settings};
 use crate::event_log::EventLog;
@@ -57,6 +58,7 @@ impl Pool {
             remains,
             receiving,
             freeing,
+            records: of_commits,
             mut properties,
             ..
         } = contents;
@@ -137,6 +139,7 @@ impl Pool {
             properties: RwLock::new(own.local().clone()),
             front: RwLock::new(None),
             sealing: Default::default(),
+            records: Mutex::new(Records::open(of_commits)),
             fence: Fence::new(&shared.store),
             log: events,
             cleaner: Default::default(),

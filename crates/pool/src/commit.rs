@@ -2,7 +2,7 @@
 //!
 //! 1. The front end stores its dirty data; traffic goes on.
 //! 2. With the gate closed, at a moment at which nothing has been removed since 1: data that the log holds is stored;
-//!    dirty nodes of datasets become blocks;
+//!    dirty nodes of datasets become blocks; commit records tell of datasets, if it is time;
 //!    dropped blocks die; the block map's updates become a run; segments, datasets and runs go into the
 //!    tables, and the tables' dirty nodes become blocks. All of this is submitted, not waited for.
 //! 3. With the gate open again: every stripe written so far is waited for; all devices are flushed; the
@@ -29,7 +29,7 @@ use larder_mutants::{Mutant, mutated};
 use larder_sorted::map::{Budget, Changes};
 use larder_sorted::tree::{NodeSink, Tree};
 use larder_store::codec::Codec;
-use larder_store::core::LEASE;
+use larder_store::core::{Core, LEASE};
 use larder_store::segments::{Listed, SegmentEntry};
 use larder_store::space::GroupSpace;
 use larder_store::{Appender, Class, Event, PoolError, Refusal, Result, RunIo, Store, TableNodes, own_info};
@@ -64,6 +64,20 @@ impl How {
     fn is_last(self) -> bool {
         matches!(self, Self::Export | Self::Destroy)
     }
+}
+
+/// The groups as a root has them.
+pub(crate) fn root_groups(core: &Core) -> Vec<RootGroup> {
+    let told = |group: &GroupSpace| RootGroup {
+        index: group.index,
+        rule: group.rule,
+        role: group.role,
+        ashift: group.ashift,
+        slot_size: group.slot_size,
+        leaving: group.leaving,
+        narrow: group.narrow,
+    };
+    core.groups.values().map(told).collect()
 }
 
 /// Turns dirty nodes into blocks.
@@ -220,6 +234,7 @@ impl Pool {
                 flushed => flushed.map(|()| true)?,
             };
             self.look_ahead_in_tables();
+            self.look_ahead_in_rows(how.is_last());
             let guard = self.gate.write();
             let is_ordered = self.shared.intent.notes.lock().removals() == removals;
             debug_assert!(held.is_none() || is_ordered, "whoever removes something says so before");
@@ -418,21 +433,13 @@ impl Pool {
     /// Puts the groups into a root, and what the pool is known by: as they are from this boundary on.
     fn tell_groups(&self, root: &mut Root) {
         let core = self.shared.store.core.lock();
-        let told = |group: &GroupSpace| RootGroup {
-            index: group.index,
-            rule: group.rule,
-            role: group.role,
-            ashift: group.ashift,
-            slot_size: group.slot_size,
-            leaving: group.leaving,
-            narrow: group.narrow,
-        };
-        root.groups = core.groups.values().map(told).collect();
+        root.groups = root_groups(&core);
         root.next_group = core.groups.next();
         (root.identity, root.features) = (core.identity, core.features);
     }
 
-    /// Dirty nodes of datasets become blocks, snapshots are taken of them, and blocks that were dropped die.
+    /// Dirty nodes of datasets become blocks, snapshots are taken of them, commit records tell of both, and blocks that
+    /// were dropped die.
     fn seal_datasets(&self, how: How) -> Result<()> {
         let mut blocks = Appender::new(&self.shared.store, SegmentKind::Node);
         let further = |copy| Appender::of_further_nodes(&self.shared.store, copy);
@@ -470,11 +477,12 @@ impl Pool {
             // Until the tables have it.
             state.changed = true;
             let record = state.record.encode();
-            self.tables.lock().insert(
+            let before = self.tables.lock().insert(
                 &TableNodes(&self.shared.store),
                 Table::dataset_key(dataset.id()),
                 &record,
             )?;
+            self.records.lock().note_dataset(before.as_deref(), &state.record);
             state.changed = false;
         }
         // Nobody is inside.
@@ -483,6 +491,7 @@ impl Pool {
         if how != How::WhatFits {
             self.seal_snapshots(self.shared.store.open_commit())?;
         }
+        self.seal_records(how.is_last())?;
         self.shared.freeing.seal_dropped(self.remaining() > 0);
         self.shared.freeing.seal(&self.tables)
     }

@@ -3,6 +3,7 @@
 use crate::attached::Entry;
 use crate::own::OwnProperties;
 use larder_format::bookmark::BookmarkRecord;
+use larder_format::commit_record::CommitRecordEntry;
 use larder_format::index::PartDescriptor;
 use larder_format::node::{Key, Leaf, Node};
 use larder_format::property::{PropertyRecord, PropertySource};
@@ -74,6 +75,8 @@ pub(crate) struct Contents {
     pub receiving: BTreeMap<DatasetId, ReceivingRecord>,
     /// Queue of blocks to be freed.
     pub freeing: FreeingRecord,
+    /// Commit records that are not free.
+    pub records: Vec<CommitRecordEntry>,
     /// Properties by dataset; those of the pool under none.
     pub properties: BTreeMap<DatasetId, OwnProperties>,
     /// Entries of tables nothing depends on, by number: who keeps them leaves out what says nothing. Of events and
@@ -182,6 +185,13 @@ impl Contents {
                     return Err(Corrupt::new("remains record", Reason::Identity));
                 }
                 self.remains.push(record);
+            }
+            Table::CommitRecords => {
+                let entry = CommitRecordEntry::decode(value)?;
+                if CommitRecordEntry::key(entry.ptr.id) != *key {
+                    return Err(Corrupt::new("entry of a commit record", Reason::Identity));
+                }
+                self.records.push(entry);
             }
             Table::Receiving => {
                 let record = ReceivingRecord::decode(value)?;

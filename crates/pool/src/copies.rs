@@ -84,7 +84,8 @@ impl Pool {
                     ToHeal::One(one) => due.push((i, one)),
                 }
             }
-            let is_node = |one: &Unsound| one.header.info.kind == BlockKind::Node;
+            // Or a commit record, which lies among nodes.
+            let is_node = |one: &Unsound| one.header.info.kind != BlockKind::Record;
             let (nodes, records): (Vec<_>, Vec<_>) = due.into_iter().partition(|(_, one)| is_node(one));
             if nodes.is_empty() && records.is_empty() {
                 break;

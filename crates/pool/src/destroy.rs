@@ -305,7 +305,9 @@ impl Pool {
             }
         };
         let outcome = self.last_nodes(&dataset).and_then(|dead| {
-            self.tables.lock().remove(&TableNodes(&self.shared.store), &Table::dataset_key(id))?;
+            let key = Table::dataset_key(id);
+            let before = self.tables.lock().remove(&TableNodes(&self.shared.store), &key)?;
+            self.note_row(&key, before.as_deref(), None);
             self.shared.freeing.drop_nodes(dead);
             Ok(())
         });

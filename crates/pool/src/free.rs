@@ -1,9 +1,12 @@
 //! Freeing what was dropped, for those who free beside commits. What becomes of a block: see [`crate::freeing`].
 
 use crate::pool::{CommitTurn, Pool};
-use larder_format::BlockId;
+use larder_format::block::BlockKind;
+use larder_format::run::Marks;
+use larder_format::{BlockId, BlockPtr};
 use larder_sorted::map::Entry;
 use larder_store::{Result, RunIo};
+use std::collections::BTreeSet;
 
 impl Pool {
     /// Works off a part of the free queue: reads about `pages` pages of the block map at most, and no more than some
@@ -22,7 +25,8 @@ impl Pool {
         self.shared.freeing.free_some(pages)
     }
 
-    /// Every block that the map knows, in the order of ids: for tests, which know what must be there.
+    /// Every block that the map knows, in the order of ids, but for commit records: for tests, which know what must be
+    /// there.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -35,6 +39,14 @@ impl Pool {
             all.push((id, entry));
             Ok(std::ops::ControlFlow::Continue(()))
         })?;
+        let records: BTreeSet<_> = self.commit_records().iter().map(|one| one.ptr.id).collect();
+        // One that was dropped is in no table any more.
+        let is_dropped = |id: BlockId, entry: &Entry| {
+            let place = entry.places().first().filter(|_| entry.marks.contains(Marks::DEAD));
+            let read = place.and_then(|&place| self.shared.store.read_at(BlockPtr { id, place }).ok());
+            read.is_some_and(|(header, _)| header.info.kind == BlockKind::CommitRecord)
+        };
+        all.retain(|(id, entry)| !records.contains(id) && !is_dropped(*id, entry));
         Ok(all)
     }
 }

@@ -37,6 +37,9 @@ impl Pool {
         let mut before = Vec::new();
         let mut all = changes.iter().map(|(key, value)| Ok((key, change(key, value.as_deref())?)));
         let Err(error) = all.try_for_each(|one: Result<_>| one.map(|one| before.push(one))) else {
+            for ((key, before), (_, now)) in before.iter().zip(changes) {
+                self.note_row(key, before.as_deref(), now.as_deref());
+            }
             return Ok(());
         };
         let back = before.iter().rev().try_for_each(|(key, value)| change(key, value.as_deref()).map(drop));

@@ -66,6 +66,7 @@ impl Pool {
             }
         }
         let left = self.freeing().left_bytes();
+        let records = self.commit_records();
         let (from, left_before) = self.shared.freeing.judged().unwrap_or((BlockId::new(0), left));
         let core = self.shared.store.core.lock();
         Pinned {
@@ -80,6 +81,7 @@ impl Pool {
             held,
             has_remains: remaining > 0,
             blocks: core.entries.usages().map(|usage| usage.blocks).sum(),
+            records,
         }
     }
 }

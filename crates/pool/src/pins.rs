@@ -4,6 +4,7 @@
 //! freed, and blocks that get another reference, are reported to it; and nodes that it may still read are held. All of
 //! that lies here until the collection takes it over, at its next step. The lock is innermost of all.
 
+use larder_format::commit_record::CommitRecordEntry;
 use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, SegmentId, Timestamp};
 use larder_sync::Mutex;
 use std::collections::HashSet;
@@ -102,6 +103,8 @@ pub struct Pinned {
     pub has_remains: bool,
     /// Blocks that are counted as live.
     pub blocks: u64,
+    /// Commit records, which no tree refers to.
+    pub records: Vec<CommitRecordEntry>,
 }
 
 /// See the module's text.

@@ -5,6 +5,7 @@
 //! operation is in one commit, whole. Device writes, flushes and the root follow with the gate open.
 
 use crate::cleaner::Cleaner;
+use crate::commit_records::Records;
 use crate::dataset::Dataset;
 use crate::fence::{Fence, FenceCheck};
 use crate::freeing::Freeing;
@@ -99,6 +100,7 @@ pub struct Pool {
     pub(crate) properties: RwLock<BTreeMap<String, String>>,
     pub(crate) front: RwLock<Option<Weak<dyn FrontEnd>>>,
     pub(crate) sealing: Sealing,
+    pub(crate) records: Mutex<Records>,
     pub(crate) fence: Fence,
     /// Log of events.
     pub(crate) log: Arc<crate::event_log::EventLog>,

@@ -355,7 +355,10 @@ impl Pool {
         let mut tables = self.tables.lock();
         let mut put = |record: &SnapshotRecord| {
             let key = Table::snapshot_key(record.dataset, record.high);
-            tables.insert(&TableNodes(&self.shared.store), key, &record.encode()).map(drop)
+            let (nodes, record) = (TableNodes(&self.shared.store), record.encode());
+            let before = tables.insert(&nodes, key, &record)?;
+            self.note_row(&key, before.as_deref(), Some(&record));
+            Ok::<_, PoolError>(())
         };
         let mut done: Vec<SnapshotRecord> = Vec::new();
         for record in new {
@@ -508,6 +511,7 @@ impl Pool {
     /// A head was rolled back in this operation, or with the gate closed.
     pub(crate) fn went_back(&self, head: &Dataset) {
         head.note_rollback(self.shared.store.open_commit());
+        self.records.lock().want();
         self.shared.damage.doubt_head(head.id());
         self.shared.intent.notes.lock().note_removal();
     }

@@ -38,15 +38,16 @@ pub(crate) fn read_all_there_is(
 ) -> AlignedBuf {
     let there = device.size().get().saturating_sub(at).min(len as u64) as usize / ALIGN * ALIGN;
     if there == len
+        && len > 0
         && let Ok(bytes) = read(&**device, at, len)
     {
         return bytes;
     }
     let mut bytes = AlignedBuf::zeroed(len);
-    let mut pieces = vec![(0, there)];
+    let mut pieces = Vec::new();
+    pieces.extend((there > 0).then_some((0, there)));
     while let Some((from, len)) = pieces.pop() {
         match read(&**device, at + from as u64, len) {
-            _ if len == 0 => {}
             Ok(read) => bytes[from..from + len].copy_from_slice(&read),
             Err(DeviceError::Io { .. }) if len > ALIGN => {
                 let size = if len > PIECE { PIECE } else { ALIGN };

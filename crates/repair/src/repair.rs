@@ -16,7 +16,7 @@ use larder_format::items::{EXTENT, MAX_INODE};
 use larder_format::label::{LABEL_AREA, MIN_DEVICE};
 use larder_format::node::Key;
 use larder_format::root::{Root, RootImport};
-use larder_format::segment::{SegmentKind, Slot, StripeHeader};
+use larder_format::segment::{SegmentKind, SegmentRecord, Slot, StripeHeader};
 use larder_format::{
     BlockId, BlockPtr, ByteLen, CommitId, DatasetId, DeviceGuid, DeviceIndex, GroupIndex, Incarnation, Place,
     SegmentId, SlotIndex,
@@ -109,8 +109,8 @@ pub fn repair(world: World, devices: &[Arc<dyn Device>], options: &Options<'_>) 
     looked.nodes.sort();
     rebuilding.set_history(&history);
     let reader = NodeReader { nodes: &looked.nodes, segments: &segments, sums: &found.sums };
-    let root = root_of(reader, &found, options.commit)?;
-    let last_commit = looked.last_commit();
+    let last_commit = looked.last_commit(&history);
+    let root = root_of(reader, &found, (options.commit, last_commit))?;
     let mut rows = Rows::find(reader, root.map(|root| root.tables.id), last_commit);
     rows.settle(&found.name, world.clock.now(), looked.nodes.datasets());
     let mending = Mending {
@@ -148,6 +148,7 @@ pub fn repair(world: World, devices: &[Arc<dyn Device>], options: &Options<'_>) 
         devices: found.sources.iter().map(device_report).collect(),
         newest_root: found.roots.first().map(|root| (root.commit, root.time)),
         root: root.map(|root| (root.commit, root.time)),
+        newer: root.filter(|root| last_commit > root.commit).map(|_| last_commit),
         slots: segments.slots,
         segments: segments.found.len() as u64,
         blocks: looked.blocks,
@@ -278,8 +279,10 @@ impl Looked {
         (*first, *last) = ((*first).min(header.birth), (*last).max(header.birth));
     }
 
-    fn last_commit(&self) -> CommitId {
-        self.imports.values().map(|(_, last)| *last).max().unwrap_or(CommitId::new(0))
+    /// The last commit that anything was written for, by an import of this history.
+    fn last_commit(&self, history: &[RootImport]) -> CommitId {
+        let ours = history.iter().filter_map(|import| self.imports.get(&import.incarnation));
+        ours.map(|(_, last)| *last).max().unwrap_or(CommitId::new(0))
     }
 
     /// The imports of the pool, the latest first: as the newest root tells, and where that does not reach, as blocks
@@ -339,7 +342,7 @@ fn look_through(
     rebuilding: &mut Rebuilding,
     options: &Options<'_>,
 ) -> Result<Looked> {
-    let (mut looked, mut aliases) = (Looked::default(), Aliases::default());
+    let (mut looked, mut aliases, mut further) = (Looked::default(), Aliases::default(), 0);
     let is_ours = is_of_root(found.roots.first());
     // The latest first: where two segments claim a slot, it is the later one's.
     let all: Vec<(&SegmentId, &Found)> =
@@ -363,24 +366,33 @@ fn look_through(
                 tables.for_each(|(place, header)| looked.nodes.add(header, *place));
                 continue;
             }
-            let mapped =
-                |header: &CheckedHeader| matches!(header.info.kind, BlockKind::Record | BlockKind::Node);
-            let Some(slots) = slots.choose(segment, &scanned).filter(|_| id.get() < NEXT) else { continue };
-            let mut record = segment.record.clone();
-            (record.slots, record.height, record.filled) = (slots, scanned.height, scanned.filled);
-            for (_, header) in blocks.iter().filter(|(_, header)| mapped(header)) {
-                record.live_blocks = record.live_blocks.saturating_add(1);
-                record.live_bytes += header.footprint();
-            }
-            record.placed = record.live_bytes;
-            if rebuilding.adopt(&record).is_err() {
+            if id.get() >= NEXT {
                 continue;
             }
-            for (place, header) in blocks.iter().filter(|(_, header)| mapped(header)) {
-                if header.info.kind == BlockKind::Node {
-                    looked.nodes.add(header, *place);
-                }
-                rebuilding.put(header.id, *place)?;
+            let Some(chosen) = slots.choose(segment, &scanned) else { continue };
+            let rest = segment.without(&chosen);
+            if rest.columns.iter().all(Vec::is_empty) {
+                take_in(&segment.record, **id, (&scanned, &blocks, chosen), &mut looked, rebuilding)?;
+                continue;
+            }
+            // Of several slots of a column the new pool reads one. What only others have is there as a segment more.
+            let first = Found { columns: chosen.iter().map(|slot| vec![*slot]).collect(), ..segment.again() };
+            let gone = go_through(found, segments, &first, &is_ours);
+            take_in(&segment.record, **id, (&gone.scanned, &gone.blocks, chosen), &mut looked, rebuilding)?;
+            let has: HashSet<BlockId> = gone.blocks.iter().map(|(_, header)| header.id).collect();
+            let mut gone = go_through(found, segments, &rest, &is_ours);
+            gone.blocks.retain(|(_, header)| !has.contains(&header.id));
+            further += 1;
+            let other = SegmentId::new(NEXT - further);
+            gone.blocks.iter_mut().for_each(|(place, _)| place.segment = other);
+            if let Some(chosen) = slots.choose(&rest, &gone.scanned).filter(|_| !gone.blocks.is_empty()) {
+                take_in(
+                    &segment.record,
+                    other,
+                    (&gone.scanned, &gone.blocks, chosen),
+                    &mut looked,
+                    rebuilding,
+                )?;
             }
         }
     }
@@ -394,6 +406,38 @@ fn look_through(
     Ok(looked)
 }
 
+/// Has the new pool take a segment, as `id` and in these slots, with its records and nodes. One that it refuses is not
+/// there.
+fn take_in(
+    of: &SegmentRecord,
+    id: SegmentId,
+    (scanned, blocks, slots): (&Scanned, &[(Place, CheckedHeader)], Vec<Slot>),
+    looked: &mut Looked,
+    rebuilding: &mut Rebuilding,
+) -> Result<()> {
+    let is_mapped = |(_, header): &&(Place, CheckedHeader)| {
+        matches!(header.info.kind, BlockKind::Record | BlockKind::Node)
+    };
+    let mut record =
+        SegmentRecord { id, slots, height: scanned.height, filled: scanned.filled, ..of.clone() };
+    for (_, header) in blocks.iter().filter(is_mapped) {
+        record.live_blocks = record.live_blocks.saturating_add(1);
+        record.live_bytes += header.footprint();
+    }
+    record.placed = record.live_bytes;
+    if rebuilding.adopt(&record).is_err() {
+        return Ok(());
+    }
+    for (place, header) in blocks.iter().filter(is_mapped) {
+        if header.info.kind == BlockKind::Node {
+            // Nodes are read where they were found.
+            looked.nodes.add(header, Place { segment: of.id, ..*place });
+        }
+        rebuilding.put(header.id, *place)?;
+    }
+    Ok(())
+}
+
 /// Whether a stripe may be of the line of a root's imports.
 fn is_of_root(root: Option<&Root>) -> impl Fn(&StripeHeader) -> bool + Sync {
     let history = root.map_or_else(Vec::new, |root| root.history.clone());
@@ -401,14 +445,18 @@ fn is_of_root(root: Option<&Root>) -> impl Fn(&StripeHeader) -> bool + Sync {
     move |header| header.commit > newest || is_of_history(&history, header.commit, header.incarnation)
 }
 
-/// The newest root whose tables are whole; the one of `commit`, if that is asked for.
+/// The newest root whose tables are whole; the one of `commit`, if that is asked for. Blocks of the commit after it may
+/// be of one that was under way; those of a later one, the `last`, tell of roots that are lost: then what was found
+/// counts.
 fn root_of<'r>(
     reader: NodeReader<'_>,
     found: &'r Identified,
-    commit: Option<CommitId>,
+    (commit, last): (Option<CommitId>, CommitId),
 ) -> Result<Option<&'r Root>> {
     let mut whole = found.roots.iter().filter(|root| Rows::are_whole(reader, root.tables.id));
-    let Some(commit) = commit else { return Ok(whole.next()) };
+    let Some(commit) = commit else {
+        return Ok(whole.next().filter(|root| last <= root.commit.next()));
+    };
     let whole: Vec<&Root> = whole.collect();
     let there = whole.iter().map(|root| root.commit.get()).collect();
     let root = whole.into_iter().find(|root| root.commit == commit);

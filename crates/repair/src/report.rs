@@ -56,6 +56,8 @@ pub struct Report {
     pub newest_root: Option<(CommitId, Timestamp)>,
     /// The root whose tables are whole, which tells what there was; none when that was put together of what was found.
     pub root: Option<(CommitId, Timestamp)>,
+    /// The last commit that blocks were written for, after that of the root: it was under way, or its root is lost.
+    pub newer: Option<CommitId>,
     /// Slots that were looked at, segments and blocks that were found.
     pub slots: u64,
     /// See `slots`.

@@ -26,6 +26,20 @@ pub(crate) struct Found {
     pub(crate) columns: Vec<Vec<Slot>>,
 }
 
+impl Found {
+    /// The same, of which no column is known.
+    pub(crate) fn again(&self) -> Self {
+        Self { record: self.record.clone(), columns: vec![Vec::new(); self.columns.len()] }
+    }
+
+    /// The same with the other slots of its columns.
+    pub(crate) fn without(&self, slots: &[Slot]) -> Self {
+        let others =
+            |(of, taken): (&Vec<Slot>, &Slot)| of.iter().filter(|slot| *slot != taken).copied().collect();
+        Self { columns: self.columns.iter().zip(slots).map(others).collect(), ..self.again() }
+    }
+}
+
 /// A device, and its slots.
 struct Lies {
     device: Arc<dyn Device>,

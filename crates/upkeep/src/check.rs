@@ -1,8 +1,8 @@
 //! The whole check: every block, every reference, every stripe on every device, every slot.
 //!
 //! It marks as garbage collection does, but reads everything and frees nothing (see [`crate::gc`]): the walk enters
-//! every tree whole and reads every record, the sweep adds up what the map says of each segment. Then come the pool's
-//! tables, the stripes on the devices, and who owns each slot.
+//! every tree whole and reads every record, commit records are read beside it, the sweep adds up what the map says of
+//! each segment. Then come the pool's tables, the stripes on the devices, and who owns each slot.
 //!
 //! It holds against the committed state, so it must run on a pool without uncommitted changes: after import, or
 //! after a commit with nobody inside. It reads past the cache, and what it knows of each block is in memory: some
@@ -12,6 +12,7 @@ use crate::gc::deep::{AliasWalk, MemoryPages, Met, Spill, Sweep, Tag, TreeWalk, 
 use larder_device::ALIGN;
 use larder_format::block::BlockKind;
 use larder_format::checksum::fast128;
+use larder_format::commit_record::CommitRecordEntry;
 use larder_format::items::Extent;
 use larder_format::node::Key;
 use larder_format::run::Marks;
@@ -113,6 +114,22 @@ impl Deep<'_> {
         }
     }
 
+    /// A commit record, which no tree refers to.
+    fn commit_record(&mut self, entry: &CommitRecordEntry) -> Result<()> {
+        let (ptr, none) = (entry.ptr, DatasetId::new(0));
+        let stale = self.pool.store().core.lock().hint_is_stale(ptr.place.segment);
+        let place = (!stale).then_some(ptr.place);
+        let seen = Seen { place, of: (none, none, BlockId::new(0)), shared: false, print: None };
+        if self.seen.insert(ptr.id, seen).is_some() {
+            self.report.problems.push(format!("commit record {} is referred to by a tree", ptr.id));
+        }
+        self.report.blocks += 1;
+        if let Err(error) = self.pool.read_commit_record(entry) {
+            self.report.problems.push(format!("commit record {}: {error}", ptr.id));
+        }
+        self.push(ptr.id, 0)
+    }
+
     fn push(&mut self, id: BlockId, logical: u32) -> Result<()> {
         if self.live.is_full(1) {
             self.live.spill(&mut self.pages)?;
@@ -201,6 +218,7 @@ pub fn check(pool: &Pool) -> Result<Report> {
     }
     let mut walk = TreeWalk::new(members.clone(), BlockId::new(0), MEMORY, true);
     while walk.step(pool, &mut deep)? > 0 {}
+    pinned.records.iter().try_for_each(|record| deep.commit_record(record))?;
     for (member, (sum, inherited)) in members.iter().zip(&deep.sums) {
         let name = &member.name;
         let mut differ = |what: &str, counted: u64, sum: u64| {

@@ -175,6 +175,7 @@ impl DamageWalker {
             self.take_postponed();
             let Some(wanted) = self.ledger().take_wanted() else { return Ok(false) };
             let looks = !wanted.ranges.is_empty() || !wanted.blocks.is_empty();
+            self.look_at_commit_records(&wanted);
             let mut trees: Vec<_> = wanted.trees.iter().copied().collect();
             if looks {
                 trees = self.all_trees();
@@ -227,6 +228,15 @@ impl DamageWalker {
             self.ledger().named(segments.filter(is_over));
         }
         Ok(more || self.ledger().has_wanted())
+    }
+
+    /// Commit records are in no tree, and nobody misses one: where they lie in what was lost, the next ones do without.
+    fn look_at_commit_records(&self, wanted: &Wanted) {
+        for record in self.pool.commit_records() {
+            if self.store.place_of(record.ptr).is_ok_and(|place| wanted.meets(record.ptr.id, place)) {
+                self.pool.look_at_commit_record(&record);
+            }
+        }
     }
 
     /// Goes through the map for aliases, where some block may be one, or goes on with trees at once.

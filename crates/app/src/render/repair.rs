@@ -41,6 +41,13 @@ pub fn text(
     );
     line("state", state(report));
     line("read", read(report));
+    if let Some(newer) = report.newer {
+        let newer = newer.get();
+        line(
+            "note",
+            format!("blocks of commit {newer} are there, too: it was under way, or its root is lost"),
+        );
+    }
     for remark in &report.remarks {
         line("note", remark.clone());
     }
@@ -212,6 +219,7 @@ pub fn json(report: &Report, copied: &[(String, Copied)], path: PathOf<'_>) -> V
         "devices": devices.collect::<Vec<_>>(),
         "newest_root": root(report.newest_root),
         "root": root(report.root),
+        "newer_commit": report.newer.map(CommitId::get),
         "slots": report.slots,
         "segments": report.segments,
         "blocks": report.blocks,

@@ -74,6 +74,11 @@ impl Bed {
         tree
     }
 
+    /// A folder in the root.
+    pub fn mount_folder(&self, name: &str) -> NodeId {
+        self.mount.lookup(NodeId::ROOT, name.as_bytes()).unwrap().node
+    }
+
     pub fn write(&self, folder: NodeId, name: &str, content: &[u8]) {
         let (attr, handle) = match self.mount.lookup(folder, name.as_bytes()) {
             Ok(attr) => (attr, self.mount.open(attr.node, READ_WRITE).unwrap()),
@@ -107,13 +112,18 @@ impl Bed {
 
 /// The whole pool as one tree.
 pub fn mounted(pool: &Arc<Pool>) -> Arc<Mount> {
-    let mount = Mount::new(Arc::clone(pool), (0, 0)).unwrap();
+    try_mounted(pool).unwrap()
+}
+
+/// The same, where that may fail.
+pub fn try_mounted(pool: &Arc<Pool>) -> Result<Arc<Mount>> {
+    let mount = Mount::new(Arc::clone(pool), (0, 0))?;
     for dataset in pool.datasets() {
         let name = dataset.last_name().into_bytes();
         let parent = (dataset.id() != ROOT_DATASET).then(|| (dataset.parent(), name));
-        mount.attach(dataset, parent).unwrap();
+        mount.attach(dataset, parent)?;
     }
-    mount
+    Ok(mount)
 }
 
 /// All that can be read below a node.
@@ -122,12 +132,14 @@ pub fn read(ops: &dyn Ops, node: NodeId) -> Tree {
     let mut open = vec![(node, String::new())];
     while let Some((node, path)) = open.pop() {
         let mut entries = Vec::new();
-        let handle = ops.opendir(node).unwrap();
+        let Ok(handle) = ops.opendir(node) else { continue };
         let listed = ops.readdir(node, handle, 0, false, &mut |entry| {
             entries.push((entry.node, entry.kind, String::from_utf8(entry.name.to_vec()).unwrap()));
             true
         });
-        listed.unwrap();
+        if listed.is_err() {
+            continue;
+        }
         for (node, kind, name) in entries.into_iter().filter(|(.., name)| name != "." && name != "..") {
             let path = format!("{path}{name}");
             match kind {

@@ -1,5 +1,6 @@
 //! Pools that lost what they cannot do without, on simulated devices.
 
 mod bed;
+mod mutated;
 mod roots;
 mod segments;

@@ -10,7 +10,8 @@
 //!    roots of all trees and the highest id in use, the *horizon*. Blocks above it are none of this collection's
 //!    business.
 //! 2. **Mark** ([`mark`]): every node below the pinned roots is read once; the ids of nodes and records go into
-//!    a set that spills ([`spill`]).
+//!    a set that spills ([`spill`]). So do those of commit records, which the pool's tables name, and which are read as
+//!    well: one that is lost is told, and hides nothing.
 //! 3. **Aliases** ([`aliases`]), where there may be any: the map is read beside that set, and what a live alias names
 //!    joins it.
 //! 4. **Sweep** ([`sweep`]): that set and the block map are read side by side, in order of id. Blocks that the map
@@ -77,6 +78,7 @@ pub use shares::Parts;
 use crate::damage::trees_of;
 use aliases::AliasWalk;
 use findings::SAMPLE;
+use larder_format::commit_record::CommitRecordEntry;
 use larder_format::items::Extent;
 use larder_format::node::Key;
 use larder_format::run::Marks;
@@ -183,6 +185,8 @@ enum Stage {
 /// A collection under way.
 pub(crate) struct Collection {
     pinned: Pinned,
+    /// Commit records to be marked.
+    records: Vec<CommitRecordEntry>,
     walk: TreeWalk,
     sets: Sets,
     stage: Stage,
@@ -250,11 +254,14 @@ impl Collection {
         );
         let shares = Shares::new(&pinned, &findings.sharing, split, for_split);
         let walk = TreeWalk::new(std::mem::take(&mut pinned.members), pinned.from, memory / 4, false);
+        let mut records = std::mem::take(&mut pinned.records);
+        records.retain(|record| record.ptr.id >= pinned.from);
         let stage = Stage::Mark;
         let touched_limit = TOUCHED_AT_MOST.min(memory / TOUCHED_SHARE);
         let swept = findings.judged_blocks();
         Self {
             pinned,
+            records,
             walk,
             sets,
             stage,
@@ -292,6 +299,14 @@ impl Collection {
             return Ok(true);
         }
         match &mut self.stage {
+            Stage::Mark if !self.records.is_empty() => {
+                let rest = self.records.len().saturating_sub(effort.min(ids));
+                for record in self.records.drain(rest..) {
+                    self.sets.live.push(record.ptr.id, Tag::default());
+                    self.walked += 1;
+                    pool.look_at_commit_record(&record);
+                }
+            }
             Stage::Mark if self.shares.learn(pool, effort) => {}
             Stage::Mark => {
                 let (sets, findings, walked) = (&mut self.sets, &mut self.findings, &mut self.walked);

@@ -324,7 +324,7 @@ fn end_of_blocks(sums: &Sums, body: &[u8]) -> u32 {
 pub(super) fn holds(segment: SegmentKind, block: BlockKind) -> bool {
     match segment {
         SegmentKind::Data | SegmentKind::Small => block == BlockKind::Record,
-        SegmentKind::Node => block == BlockKind::Node,
+        SegmentKind::Node => matches!(block, BlockKind::Node | BlockKind::CommitRecord),
         SegmentKind::Run => block == BlockKind::Run,
         SegmentKind::Table => block == BlockKind::Table,
         SegmentKind::Log => block == BlockKind::Log,
@@ -399,7 +399,7 @@ impl Salvage {
         let foreign = |(id, kind, range): &(BlockId, BlockKind, Range<usize>)| {
             let (offset, stored) = (start + range.start as u32, range.len() as u32);
             let here = Place { segment: segment.id, column, offset, stored };
-            let mapped = matches!(kind, BlockKind::Record | BlockKind::Node);
+            let mapped = matches!(kind, BlockKind::Record | BlockKind::Node | BlockKind::CommitRecord);
             mapped && !pool.store().places_of(*id).is_ok_and(|places| places.contains(&here))
         };
         let foreign = self.blocks.iter().filter(|block| foreign(block)).map(|(.., range)| range);

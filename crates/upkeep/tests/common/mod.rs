@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub mod hooked;
+pub mod recorded;
 
 use larder_device::{Device, Inline, SeededEntropy};
 use larder_format::checksum::ChecksumKind;
@@ -134,6 +135,7 @@ pub fn sync(pool: &Pool, model: &mut Model, files: &[(u64, u64, usize)]) {
 pub fn assert_whole(pool: &Kept, case: &str) {
     let report = pool.upkeep.check().unwrap_or_else(|error| panic!("{case}: {error}"));
     assert!(report.problems.is_empty(), "{case}: {:#?}", report.problems);
+    recorded::assert_told(pool, case);
 }
 
 /// Half-compressible bytes that say which file and version they are.

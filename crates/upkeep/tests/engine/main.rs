@@ -7,6 +7,7 @@ mod bad_slots;
 mod clones;
 #[cfg(debug_assertions)]
 mod column_moves;
+mod commit_records;
 #[path = "../common/mod.rs"]
 mod common;
 mod copies;

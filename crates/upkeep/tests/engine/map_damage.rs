@@ -147,7 +147,8 @@ fn lose_page_of(sim: &SimWorld, pool: &Pool, inode: u64) {
     let id = extent_of(pool, inode).ptr.id;
     let page = {
         let map = pool.store().map.lock();
-        let covers = map.descriptors().find(|run| (run.first..=run.last).contains(&id));
+        // Newer ones may have ids before and behind it.
+        let covers = map.descriptors().filter(|run| (run.first..=run.last).contains(&id)).last();
         covers.expect("a run has it").refs[0].ptr
     };
     let segments = pool.store().segments();
@@ -320,7 +321,7 @@ fn the_dedup_index_is_filled_and_rebuilt_past_a_lost_page() {
     let (sim, pool, mut model) = written();
     // Records have fingerprints from now on.
     pool.set_property(ROOT_DATASET, "dedup", "on").unwrap();
-    for round in 4..7 {
+    for round in 4..6 {
         commit(&pool, &mut model, &files(10 + 10 * round, 5, 1));
     }
     pool.commit_export().unwrap();
