@@ -15,7 +15,7 @@ use crate::contents::{Contents, InPieces};
 use crate::create::{data_start, random, rule_for, slot_count, write_label_areas};
 use crate::event_log::EventLog;
 use crate::found::adopt_segment;
-use crate::intent_log::{Intent, IntentLog};
+use crate::intent_log::{Intent, IntentLog, LogCopy, read_chain};
 use crate::ledger::Damage;
 use crate::pool::Pool;
 use larder_device::Device;
@@ -23,7 +23,7 @@ use larder_format::block::BlockKind;
 use larder_format::checksum::Sums;
 use larder_format::label::{Features, GroupRule, Label};
 use larder_format::node::Key;
-use larder_format::root::{GroupRole, Identity, MAX_HISTORY, RootImport};
+use larder_format::root::{GroupRole, Identity, MAX_HISTORY, Root, RootImport};
 use larder_format::run::Places;
 use larder_format::segment::{MIN_SLOT, SegmentKind, SegmentRecord};
 use larder_format::tables::Table;
@@ -94,6 +94,27 @@ pub struct FoundPool {
     pub scratch: Arc<dyn Device>,
     /// No commit, block and segment that is there has this number or a greater one.
     pub next: (CommitId, BlockId, SegmentId),
+}
+
+/// Operations of the intent log that no tree has.
+pub struct FoundLog {
+    ops: Vec<(DatasetId, Vec<u8>)>,
+    /// The number of the last one.
+    last: OpSeq,
+    /// All of it could be read.
+    pub is_whole: bool,
+}
+
+impl FoundLog {
+    /// Number of operations.
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
 }
 
 /// See the module's text.
@@ -309,12 +330,40 @@ impl Rebuilding {
         Ok(Some(root))
     }
 
+    /// The operations that the intent log holds above a root whose trees are whole. Where it cannot be read on it ends,
+    /// and that is told.
+    ///
+    /// # Errors
+    /// When the log is of a later root, or an intact record holds no operation.
+    pub fn log_of(&self, root: &Root) -> Result<FoundLog> {
+        if !root.log_open {
+            return Ok(FoundLog { ops: Vec::new(), last: root.applied, is_whole: true });
+        }
+        let store = &self.store;
+        let slot_size = |segment: &SegmentRecord| {
+            store.core.lock().groups.get(&segment.group).map_or(0, |group| group.slot_size)
+        };
+        let copy =
+            |segment: &SegmentRecord, column: usize| match store.members.has(segment.slots[column].device) {
+                true => LogCopy::Whole,
+                false => LogCopy::Older,
+            };
+        let chain = read_chain(&store.sums, root, slot_size, copy, |segment, column, offset, len| {
+            let slot = segment.slots[column];
+            let member = store.members.find(slot.device)?;
+            let bytes = member.read_anyway(member.slot_offset(slot.index, offset), len)?;
+            Some(bytes.ok()?.to_vec())
+        })?;
+        Ok(FoundLog { is_whole: chain.unread.is_none(), ops: chain.ops, last: chain.last })
+    }
+
     /// The pool with these rows of its tables, committed. A row that does not decode is an error, and so are rows that
-    /// do not belong together.
+    /// do not belong together. With operations of a log the commit is left to who does them again
+    /// ([`Pool::take_replay`]).
     ///
     /// # Errors
     /// As said, and when the commit cannot be.
-    pub fn finish(self, rows: &[(Key, Vec<u8>)]) -> Result<Arc<Pool>> {
+    pub fn finish(self, rows: &[(Key, Vec<u8>)], log: Option<FoundLog>) -> Result<Arc<Pool>> {
         let Self { store, events, damage, name, created, unnoted } = self;
         let (secret, mut tables) = (random(&*store.world.entropy), Tree::empty());
         let (mut contents, mut pieces) = (Contents { secret, ..Contents::default() }, InPieces::default());
@@ -324,14 +373,18 @@ impl Rebuilding {
             tables.insert(&TableNodes(&store), *key, value)?;
         }
         let began = Intent { sequence: 1, ..Intent::default() };
-        let intent = IntentLog::new(&store, began, OpSeq::new(0), Vec::new());
+        let (last, ops) = log.map_or((OpSeq::new(0), Vec::new()), |log| (log.last, log.ops));
+        let is_over = ops.is_empty();
+        let intent = IntentLog::new(&store, began, last, ops);
         let pool = Pool::assemble(Parts { name, created, store, events, damage, intent, tables, contents })?;
         for changes in unnoted {
             pool.take_changes(changes)?;
         }
         pool.apply_device_timeout();
         pool.beat()?;
-        pool.commit()?;
+        if is_over {
+            pool.commit()?;
+        }
         Ok(pool)
     }
 }

@@ -29,4 +29,4 @@ pub use count::{Files, Partial};
 pub use error::{RepairError, Result};
 pub use mend::LOST_AND_FOUND;
 pub use repair::{Options, Progress, Repaired, Stage, repair};
-pub use report::{DeviceReport, Report, TreeReport};
+pub use report::{DeviceReport, LogReport, Report, TreeReport};

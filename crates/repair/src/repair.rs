@@ -5,13 +5,16 @@ use crate::error::{RepairError, Result};
 use crate::identify::{Identified, Source, identify};
 use crate::mend::{self, Named, Orphaned, Plan};
 use crate::nodes::{Aliases, NodeReader, Nodes, pointer};
-use crate::report::{DeviceReport, Report, TreeReport};
+use crate::report::{DeviceReport, LogReport, Report, TreeReport};
 use crate::rows::Rows;
 use crate::slots::{Found, Segments};
 use crate::stripes::{Scanned, scan};
 use crate::trees::{self, Fences, Lines, Span, Survey};
+use bytes::Bytes;
 use larder_device::{Device, Overlay};
 use larder_format::block::{BlockKind, CheckedHeader};
+use larder_format::checksum::Sums;
+use larder_format::commit_record::CommitRecord;
 use larder_format::items::{EXTENT, MAX_INODE};
 use larder_format::label::{LABEL_AREA, MIN_DEVICE};
 use larder_format::node::Key;
@@ -22,9 +25,9 @@ use larder_format::{
     SegmentId, SlotIndex,
 };
 use larder_pool::create::{data_start, slot_count};
-use larder_pool::rebuild::{FoundDevice, FoundPool, Rebuilding};
+use larder_pool::rebuild::{FoundDevice, FoundLog, FoundPool, Rebuilding};
 use larder_pool::{Pool, ROOT_DATASET, World};
-use larder_store::{PoolError, is_of_history};
+use larder_store::{PoolError, is_of_history, plain_of};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,6 +72,9 @@ pub struct Options<'a> {
     pub pool: Option<&'a str>,
     /// The commit to go back to, if its root is left.
     pub commit: Option<CommitId>,
+    /// Does again what the intent log holds above the newest commit, where all trees are whole: whoever mounts the pool
+    /// does.
+    pub log: bool,
     /// Makes a device of this size that holds nothing: a sparse file.
     pub scratch: &'a dyn Fn(ByteLen) -> std::result::Result<Arc<dyn Device>, PoolError>,
     /// Is shown how far it is.
@@ -108,10 +114,12 @@ pub fn repair(world: World, devices: &[Arc<dyn Device>], options: &Options<'_>) 
     looked.nodes.retain(|node| is_of_history(&history, node.birth, node.incarnation));
     looked.nodes.sort();
     rebuilding.set_history(&history);
+    looked.records.retain(|(_, record)| is_of_history(&history, record.commit, record.incarnation));
+    let records = std::mem::take(&mut looked.records);
     let reader = NodeReader { nodes: &looked.nodes, segments: &segments, sums: &found.sums };
     let last_commit = looked.last_commit(&history);
     let root = root_of(reader, &found, (options.commit, last_commit))?;
-    let mut rows = Rows::find(reader, root.map(|root| root.tables.id), last_commit);
+    let mut rows = Rows::find(reader, root.map(|root| root.tables.id), last_commit, records);
     rows.settle(&found.name, world.clock.now(), looked.nodes.datasets());
     let mending = Mending {
         world: &world,
@@ -129,8 +137,15 @@ pub fn repair(world: World, devices: &[Arc<dyn Device>], options: &Options<'_>) 
         rows.renumber(|| rebuilding.take_id());
     }
     let unknown_tables = rows.unknown as u64;
+    let log = log_of(&found, root, &trees, &rebuilding, options)?;
+    let told = match (&log, found.roots.first()) {
+        (Some(log), _) if log.is_whole => LogReport::Again(log.len() as u64),
+        (Some(log), _) => LogReport::InPart(log.len() as u64),
+        (None, Some(root)) if !root.log_open => LogReport::Again(0),
+        (None, _) => LogReport::LeftOut,
+    };
     let store = Arc::clone(rebuilding.store());
-    let pool = rebuilding.finish(&rows.into_entries())?;
+    let pool = rebuilding.finish(&rows.into_entries(), log)?;
     let of = trees.len() as u64;
     let mut reports = Vec::new();
     for (done, tree) in (0..).zip(trees) {
@@ -157,11 +172,28 @@ pub fn repair(world: World, devices: &[Arc<dyn Device>], options: &Options<'_>) 
         lost_columns: looked.wrong,
         unread: segments.unread.bytes(),
         unknown_tables,
-        log: found.roots.first().is_none_or(|root| root.log_open),
+        log: told,
         remarks: found.remarks.clone(),
         trees: reports,
     };
     Ok(Repaired { pool, report })
+}
+
+/// Operations of the intent log above the newest root, if what it is to be done to is as it was: all trees are whole.
+fn log_of(
+    found: &Identified,
+    root: Option<&Root>,
+    trees: &[Mended],
+    rebuilding: &Rebuilding,
+    options: &Options<'_>,
+) -> Result<Option<FoundLog>> {
+    let newest = found.roots.first().map(|root| root.commit);
+    let root = root.filter(|root| options.log && options.commit.is_none() && newest == Some(root.commit));
+    let are_whole = trees.iter().all(|tree| !tree.is_new && !tree.report.guessed);
+    match root.filter(|_| are_whole) {
+        Some(root) => Ok(Some(rebuilding.log_of(root)?)),
+        None => Ok(None),
+    }
 }
 
 fn device_report(source: &Source) -> DeviceReport {
@@ -265,6 +297,7 @@ fn begin(world: &World, found: &Identified, slots: &SlotsTaken, options: &Option
 #[derive(Default)]
 struct Looked {
     nodes: Nodes,
+    records: Records,
     /// Commits of each import: the first and the last that something was written for.
     imports: HashMap<Incarnation, (CommitId, CommitId)>,
     blocks: u64,
@@ -306,12 +339,16 @@ impl Looked {
     }
 }
 
+/// Commit records, by their blocks' ids.
+type Records = Vec<(BlockId, CommitRecord)>;
+
 /// A segment that was gone through.
 struct Gone {
     scanned: Scanned,
     /// Blocks, but for those of the log, and their bytes where these say something.
     blocks: Vec<(Place, CheckedHeader)>,
     aliases: Aliases,
+    records: Records,
 }
 
 fn go_through(
@@ -320,17 +357,27 @@ fn go_through(
     segment: &Found,
     is_ours: &(dyn Fn(&StripeHeader) -> bool + Sync),
 ) -> Gone {
-    let (mut blocks, mut aliases) = (Vec::new(), Aliases::default());
+    let (mut blocks, mut aliases, mut records) = (Vec::new(), Aliases::default(), Records::new());
     let scanned = scan(segments, segment, &found.sums, is_ours, &mut |place, header, stored| {
         if header.id.get() >= NEXT {
             return;
         }
-        if header.info.kind == BlockKind::Run {
-            aliases.add(header, stored);
+        match header.info.kind {
+            BlockKind::Run => aliases.add(header, stored),
+            BlockKind::CommitRecord => records.extend(record_of(&found.sums, header, stored)),
+            _ => {}
         }
         blocks.push((place, *header));
     });
-    Gone { scanned, blocks, aliases }
+    Gone { scanned, blocks, aliases, records }
+}
+
+/// The commit record in a block, if it is one of this pool.
+fn record_of(sums: &Sums, header: &CheckedHeader, stored: &[u8]) -> Option<(BlockId, CommitRecord)> {
+    let plain = plain_of(header, &Bytes::copy_from_slice(stored), BlockKind::CommitRecord).ok()?;
+    let record = CommitRecord::check(&plain).ok()?;
+    let is_ours = (record.pool, record.label.key) == (sums.pool(), sums.key());
+    is_ours.then_some((header.id, record))
 }
 
 /// Goes through all segments: the new pool gets those with records and nodes, and its map each block.
@@ -352,8 +399,9 @@ fn look_through(
         (options.shown)(Progress { stage: Stage::Segments, done: number * AT_ONCE as u64, of });
         let gone = world.workers.map(batch.len(), |i| go_through(found, segments, batch[i].1, &is_ours));
         for ((id, segment), gone) in batch.iter().zip(gone) {
-            let Gone { scanned, blocks, aliases: more } = gone;
+            let Gone { scanned, blocks, aliases: more, records } = gone;
             aliases.extend(more);
+            looked.records.extend(records);
             looked.blocks += blocks.len() as u64;
             looked.bytes += scanned.bytes;
             looked.rebuilt += scanned.rebuilt;

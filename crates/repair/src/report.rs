@@ -14,6 +14,17 @@ pub struct DeviceReport {
     pub unlabelled: bool,
 }
 
+/// Operations of the intent log: what `fsync` made durable after the newest commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogReport {
+    /// So many are there, and done again when the pool is mounted.
+    Again(u64),
+    /// So many are; then comes a part that cannot be read.
+    InPart(u64),
+    /// They are left out: the root that tells of them, or a tree that they are for, is not as it was.
+    LeftOut,
+}
+
 /// A dataset as it is now, or one of its snapshots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TreeReport {
@@ -74,8 +85,8 @@ pub struct Report {
     pub unread: u64,
     /// Parts of the tables of which nothing is known.
     pub unknown_tables: u64,
-    /// Operations that were made durable after the newest commit were not sought: there is a log.
-    pub log: bool,
+    /// Operations that were made durable after the newest commit.
+    pub log: LogReport,
     /// Sentences about devices that are set aside.
     pub remarks: Vec<String>,
     /// Datasets and snapshots.
@@ -90,6 +101,7 @@ impl Report {
                 tree.files.partial + tree.unknown + tree.in_lost_and_found + tree.only_names + tree.folders;
             lost == 0 && tree.older.is_empty() && !tree.nameless && tree.unread.is_none()
         };
-        self.unknown_tables == 0 && self.trees.iter().all(whole)
+        let is_log_whole = !matches!(self.log, LogReport::InPart(_));
+        self.unknown_tables == 0 && is_log_whole && self.trees.iter().all(whole)
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::nodes::{NodeReader, TABLES};
 use crate::trees::{self, Entries, Lines, Span};
+use larder_format::commit_record::{CommitRecord, together};
 use larder_format::items::NAME_SALT_LEN;
 use larder_format::node::Key;
 use larder_format::tables::{DatasetRecord, SnapshotRecord, Table};
@@ -35,6 +36,8 @@ pub(crate) struct Rows {
     pub(crate) unknown: usize,
     /// Datasets that were destroyed.
     destroyed: BTreeSet<DatasetId>,
+    /// They are of commit records, which have all.
+    are_all_recorded: bool,
     /// They are of one tree that is whole, the newest there is.
     pub(crate) are_of_one_commit: bool,
 }
@@ -47,7 +50,12 @@ fn span_of(table: Table) -> Span {
 
 impl Rows {
     /// Those of the tables with that root, or, without one, of the newest nodes of tables there are.
-    pub(crate) fn find(reader: NodeReader<'_>, root: Option<BlockId>, last: CommitId) -> Self {
+    pub(crate) fn find(
+        reader: NodeReader<'_>,
+        root: Option<BlockId>,
+        last: CommitId,
+        records: Vec<(BlockId, CommitRecord)>,
+    ) -> Self {
         let everything = BlockId::new(u64::MAX);
         let lines = Lines::from([(TABLES, everything)]);
         let fences = reader.fences([TABLES].into_iter());
@@ -64,7 +72,23 @@ impl Rows {
                 rows.take(table, key, value);
             }
         }
+        if !rows.are_of_one_commit {
+            rows.take_records(records);
+        }
         rows
+    }
+
+    /// Of tables that are not whole, commit records tell better, if the newest says that all rows are in them.
+    fn take_records(&mut self, records: Vec<(BlockId, CommitRecord)>) {
+        let Some((_, told)) = together(records).filter(|(newest, _)| newest.turn.get() > 0) else { return };
+        *self = Self { are_all_recorded: true, ..Self::default() };
+        for (key, value) in told {
+            if let Ok((table, _)) = Table::of(&key)
+                && TOLD.contains(&table)
+            {
+                self.take(table, key, value);
+            }
+        }
     }
 
     /// Whether all rows that the tables with this root have are there.
@@ -95,8 +119,9 @@ impl Rows {
     /// Has them mean something together: each dataset has its parents, each snapshot its dataset, each clone its
     /// origin. Datasets that nodes were written for and no row tells of get one, by number.
     pub(crate) fn settle(&mut self, name: &str, now: Timestamp, written: impl Iterator<Item = u64>) {
-        // Where the rows are those of one commit, a dataset without one was destroyed.
-        let written: Vec<u64> = if self.are_of_one_commit { Vec::new() } else { written.collect() };
+        // Where all rows are told, a dataset without one was destroyed.
+        let are_told = self.are_of_one_commit || self.are_all_recorded;
+        let written: Vec<u64> = if are_told { Vec::new() } else { written.collect() };
         let of_rows: BTreeSet<_> = self.snapshots.keys().map(|(dataset, _)| *dataset).collect();
         let lacking = written.into_iter().map(DatasetId::new).chain(of_rows).chain([ROOT_DATASET]);
         let is_lacking = |id: &DatasetId| !self.datasets.contains_key(id) && !self.destroyed.contains(id);

@@ -45,6 +45,9 @@ pub struct Args {
     /// Go back to this commit, if its root is left
     #[arg(long, value_name = "N")]
     commit: Option<u64>,
+    /// Leave out what the intent log holds above the newest commit
+    #[arg(long)]
+    no_log: bool,
     /// Where to make temporary files [default: $TMPDIR or /var/tmp]
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
@@ -69,6 +72,7 @@ pub fn run(args: &Args) -> Result<u8> {
         devices: &devices,
         pool: args.pool.as_deref(),
         commit: args.commit,
+        log: !args.no_log,
         scratch: &scratch,
         shown: &shown,
     };

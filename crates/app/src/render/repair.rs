@@ -5,7 +5,7 @@ use super::table::{Column, Table};
 use crate::salvage::Copied;
 use larder_format::{CommitId, Timestamp};
 use larder_pool::property::format_size;
-use larder_repair::{Report, TreeReport};
+use larder_repair::{LogReport, Report, TreeReport};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
@@ -57,11 +57,18 @@ pub fn text(
             "parts of the tables are lost: datasets or snapshots may be missing, or go by numbers".into(),
         );
     }
-    if report.log {
-        line(
-            "note",
-            "what was made durable by fsync after that state, and not committed, is not brought back".into(),
-        );
+    match report.log {
+        LogReport::Again(0) => {}
+        LogReport::Again(ops) => {
+            line("log", format!("{ops} operations that fsync made durable since are in it"))
+        }
+        LogReport::InPart(ops) => {
+            line(
+                "log",
+                format!("{ops} operations that fsync made durable since are in it; the rest cannot be read"),
+            );
+        }
+        LogReport::LeftOut => line("log", "left out: what fsync made durable since is not in it".into()),
     }
     text.push('\n');
     text.push_str(&table(report).render(false));
@@ -228,7 +235,11 @@ pub fn json(report: &Report, copied: &[(String, Copied)], path: PathOf<'_>) -> V
         "lost_columns": report.lost_columns,
         "unread_bytes": report.unread,
         "unknown_table_ranges": report.unknown_tables,
-        "log_left_out": report.log,
+        "log": match report.log {
+            LogReport::Again(ops) => json!({ "operations": ops, "whole": true }),
+            LogReport::InPart(ops) => json!({ "operations": ops, "whole": false }),
+            LogReport::LeftOut => Value::Null,
+        },
         "remarks": report.remarks,
         "trees": trees,
         "copied": copied,

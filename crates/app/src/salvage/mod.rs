@@ -33,6 +33,8 @@ pub struct Wanted<'a> {
     pub pool: Option<&'a str>,
     /// The commit to go back to.
     pub commit: Option<u64>,
+    /// Whether what the log holds is done again.
+    pub log: bool,
     /// Where sparse files may be made.
     pub scratch: &'a Path,
     /// Is shown how far it is.
@@ -68,6 +70,7 @@ pub fn salvage(wanted: &Wanted<'_>) -> Result<Salvaged> {
     let options = Options {
         pool: wanted.pool,
         commit: wanted.commit.map(CommitId::new),
+        log: wanted.log,
         scratch: &make,
         shown: wanted.shown,
     };
@@ -80,7 +83,10 @@ pub fn salvage(wanted: &Wanted<'_>) -> Result<Salvaged> {
             ApiError::usage(error.to_string()).hint("larder repair --pool NAME DEVICE...")
         }
     })?;
-    let mount = Mount::new(Arc::clone(&pool), (0, 0))?;
+    let mount = Mount::new(Arc::clone(&pool), (0, 0));
+    let mount = mount.map_err(|error| {
+        ApiError::from(error).within("the intent log cannot be done again").hint("--no-log leaves it out")
+    })?;
     let mut report = report;
     for dataset in pool.datasets() {
         // Each by itself: a parent may be as damaged as a child.

@@ -216,6 +216,6 @@ pub fn devices(images: Vec<DeviceImage>) -> Vec<Arc<dyn Device>> {
 /// Repairs what is on these devices.
 pub fn repaired(devices: &[Arc<dyn Device>]) -> Repaired {
     let scratch = |size| Ok(SimWorld::new(&[size]).devices().remove(0));
-    let options = Options { pool: None, commit: None, scratch: &scratch, shown: &|_| {} };
+    let options = Options { pool: None, commit: None, log: true, scratch: &scratch, shown: &|_| {} };
     repair(world(7), devices, &options).unwrap()
 }

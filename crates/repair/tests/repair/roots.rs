@@ -4,6 +4,7 @@ use crate::bed::*;
 use larder_files::{NodeId, Ops, View};
 use larder_format::segment::SegmentRecord;
 use larder_pool::ROOT_DATASET;
+use larder_repair::LogReport;
 use larder_sim::{DeviceImage, SimWorld};
 
 const LAYOUTS: [(&str, usize); 6] =
@@ -45,14 +46,18 @@ fn repaired_beside(images: Vec<DeviceImage>) -> larder_repair::Repaired {
 #[test]
 fn a_pool_without_roots_tables_and_map_has_all_of_its_files() {
     for (word, devices) in LAYOUTS {
-        let Before { mut images, segments, slot, now, .. } = exported(word, devices);
+        let Before { mut images, segments, slot, monday, now } = exported(word, devices);
         zero_roots(&mut images);
         for segment in segments.iter().filter(|segment| is_of_tables(segment)) {
             zero_segment(&mut images, segment, slot);
         }
         let found = repaired_beside(images);
-        let seen = read(&*mounted(&found.pool), NodeId::ROOT);
-        assert!(seen == now, "{word}: {:#?}", found.report);
+        assert!(found.report.is_whole(), "{word}: {:#?}", found.report);
+        let mount = mounted(&found.pool);
+        assert!(read(&*mount, NodeId::ROOT) == now, "{word}: {:#?}", found.report);
+        // Commit records have what the tables said.
+        let snapshot = View::of_snapshot(mount, ROOT_DATASET, "monday").unwrap();
+        assert!(read(&snapshot, NodeId::ROOT) == monday, "{word}");
     }
 }
 
@@ -95,5 +100,30 @@ fn what_the_layout_tolerates_may_be_missing_besides() {
         images.drain(..lost);
         let found = repaired_beside(images);
         assert!(read(&*mounted(&found.pool), NodeId::ROOT) == now, "{word}: {:#?}", found.report);
+    }
+}
+
+#[test]
+fn what_was_synced_after_the_last_commit_is_done_again_where_its_root_is_there() {
+    for (word, devices) in LAYOUTS {
+        for is_root_lost in [false, true] {
+            let bed = Bed::new(word, devices, 96);
+            let mut now = bed.fill(NodeId::ROOT, 3, 2, 6);
+            let folder = bed.mount_folder("folder-1");
+            let made = bed.mount.create(folder, b"synced", 0o644, READ_WRITE, &USER).unwrap();
+            bed.mount.write(made.attr.node, made.handle, 0, b"promised", false).unwrap();
+            bed.mount.fsync(made.attr.node, made.handle, false).unwrap();
+            // The plug is pulled.
+            let mut images = bed.sim.images();
+            if is_root_lost {
+                zero_roots(&mut images);
+            } else {
+                now.insert("folder-1/synced".into(), b"promised".to_vec());
+            }
+            let found = repaired_beside(images);
+            let expected = if is_root_lost { LogReport::LeftOut } else { LogReport::Again(2) };
+            assert_eq!(found.report.log, expected, "{word}");
+            assert!(read(&*mounted(&found.pool), NodeId::ROOT) == now, "{word}, roots lost: {is_root_lost}");
+        }
     }
 }
