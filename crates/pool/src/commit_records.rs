@@ -173,14 +173,15 @@ impl Records {
         self.lost.remove(&id);
     }
 
-    /// One cannot be read: the next ones begin a turn, which does without it. False if it is gone, or that is known.
+    /// One cannot be read: the next ones begin a turn, which does without it, unless the one under way does. False if
+    /// it is gone, or that is known.
     pub(crate) fn lose(&mut self, id: BlockId) -> bool {
-        let is_new = self.alive.contains_key(&id) && self.lost.insert(id);
-        if is_new {
-            self.is_due = true;
-            self.slices.next = None;
-        }
-        is_new
+        let Some(commit) = self.alive.get(&id).map(|one| one.commit).filter(|_| self.lost.insert(id)) else {
+            return false;
+        };
+        self.is_due = true;
+        self.slices.next = self.slices.next.filter(|(_, began)| commit < *began);
+        true
     }
 }
 

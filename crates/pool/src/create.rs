@@ -21,18 +21,16 @@ use larder_format::{
     PoolGuid, SegmentId,
 };
 use larder_sorted::tree::Tree;
-use larder_store::core::{Core, LEASE};
-use larder_store::heat::Clock;
+use larder_store::core::Core;
 use larder_store::member::{Member, MemberState};
 use larder_store::members::Members;
 use larder_store::members::room_for_devices;
-use larder_store::segments::Segments;
 use larder_store::space::GroupSpace;
 use larder_store::{
     Class, Event, EventSink, Groups, PoolError, Refusal, Result, Store, StoreParts, TableNodes, Watermark,
     World,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Slots are a device's size divided by this, rounded down to a power of two, within limits: enough of
@@ -325,28 +323,8 @@ impl Pool {
         }
         let (first, first_block) = (CommitId::new(1), BlockId::new(1));
         let history = vec![RootImport { incarnation, first, first_block, skipped: 0 }];
-        let core = Core {
-            entries: Segments::default(),
-            groups: Groups::new(groups, 0),
-            streams: HashMap::new(),
-            open_commit: first,
-            incarnation,
-            clock: Arc::new(Clock::new(&history)),
-            next_block: first_block,
-            block_lease: BlockId::new(LEASE),
-            next_segment: SegmentId::new(1),
-            segment_lease: SegmentId::new(LEASE),
-            gone: Vec::new(),
-            features: Features::default(),
-            traced: first,
-            identity: Identity::of(guid),
-            reshaping: false,
-            withheld: 0,
-            small: HashMap::new(),
-            small_went_elsewhere: false,
-            misfits: None,
-            miscounted: None,
-        };
+        let next = (first, first_block, SegmentId::new(1));
+        let core = Core::beginning(Groups::new(groups, 0), &history, next, Identity::of(guid));
         let entropy = Arc::clone(&world.entropy);
         let events = Arc::new(EventLog::new(Arc::clone(&world.clock)));
         let store = Store::new(StoreParts {

@@ -18,13 +18,11 @@ use larder_format::segment::MIN_SLOT;
 use larder_format::{BlockId, DeviceIndex, Incarnation, MAX_COUNT, SegmentId};
 use larder_mutants::{Mutant, mutated};
 use larder_store::core::{Core, LEASE};
-use larder_store::heat::Clock;
 use larder_store::member::{Member, MemberState};
 use larder_store::members::Members;
-use larder_store::segments::Segments;
 use larder_store::space::GroupSpace;
 use larder_store::{Class, Event, EventSink, Groups, PoolError, Refusal, Result, Store, StoreParts, World};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -165,28 +163,14 @@ impl Pool {
                 (group.index, space)
             })
             .collect();
+        let next = (root.commit.next(), first_block, SegmentId::new(first_segment));
+        let groups = Groups::new(groups, root.next_group);
         let core = Core {
-            entries: Segments::default(),
-            groups: Groups::new(groups, root.next_group),
-            streams: HashMap::new(),
-            open_commit: root.commit.next(),
-            incarnation,
-            clock: Arc::new(Clock::new(&history)),
-            next_block: first_block,
-            block_lease: BlockId::new(first_block.get() + LEASE),
-            next_segment: SegmentId::new(first_segment),
-            segment_lease: SegmentId::new(first_segment + LEASE),
-            gone: Vec::new(),
             features: root.features,
-            identity: root.identity,
             // A build that does not see to it may have changed all that is there.
             traced: if root.traced.get() > 0 { root.traced } else { root.commit.next() },
             reshaping: true,
-            withheld: 0,
-            small: HashMap::new(),
-            small_went_elsewhere: false,
-            misfits: None,
-            miscounted: None,
+            ..Core::beginning(groups, &history, next, root.identity)
         };
         let events = Arc::new(EventLog::new(Arc::clone(&world.clock)));
         let store = Store::new(StoreParts {

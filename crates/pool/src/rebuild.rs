@@ -33,16 +33,14 @@ use larder_format::{
 };
 use larder_sorted::map::{Changes, Update};
 use larder_sorted::tree::Tree;
-use larder_store::core::{Core, LEASE};
-use larder_store::heat::Clock;
+use larder_store::core::Core;
 use larder_store::member::{Member, MemberState};
 use larder_store::members::Members;
-use larder_store::segments::Segments;
 use larder_store::space::GroupSpace;
 use larder_store::{
     Appender, EventSink, Groups, PoolError, Result, RunIo, Store, StoreParts, TableNodes, World,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Bytes of places of blocks that are held in memory at most, before they are written as a run.
@@ -136,17 +134,21 @@ impl Rebuilding {
     pub fn begin(world: World, found: FoundPool) -> Result<Self> {
         let FoundPool { name, created, sums, ashift, features, groups, devices, scratch, next } = found;
         let incarnation = Incarnation::new(world.entropy.next_u64());
-        let (commit, first_block, first_segment) = next;
+        let (commit, first_block, _) = next;
         let history = vec![RootImport { incarnation, first: commit, first_block, skipped: 0 }];
         let (mut groups, mut devices) = (groups, devices);
         let own = FoundGroup {
-            index: GroupIndex::new(groups.iter().map(|group| group.index.get() + 1).max().unwrap_or(0)),
+            index: GroupIndex::new(
+                groups.iter().map(|group| group.index.get().saturating_add(1)).max().unwrap_or(0),
+            ),
             rule: rule_for("single", 1).map_err(PoolError::Invalid)?,
             role: GroupRole::Data,
             slot_size: groups.iter().map(|group| group.slot_size).max().unwrap_or(MIN_SLOT),
         };
         devices.push(FoundDevice {
-            index: DeviceIndex::new(devices.iter().map(|one| one.index.get() + 1).max().unwrap_or(0)),
+            index: DeviceIndex::new(
+                devices.iter().map(|one| one.index.get().saturating_add(1)).max().unwrap_or(0),
+            ),
             group: own.index,
             guid: DeviceGuid::new(world.entropy.next_u64()),
             device: scratch,
@@ -187,26 +189,10 @@ impl Rebuilding {
         };
         let groups: BTreeMap<_, _> = groups.iter().map(space).collect();
         let core = Core {
-            entries: Segments::default(),
-            groups: Groups::new(groups, 0),
-            streams: HashMap::new(),
-            open_commit: commit,
-            incarnation,
-            clock: Arc::new(Clock::new(&history)),
-            next_block: first_block,
-            block_lease: BlockId::new(u64::MAX),
-            next_segment: first_segment,
-            segment_lease: SegmentId::new(first_segment.get() + LEASE),
-            gone: Vec::new(),
             features,
-            traced: commit,
-            identity: Identity::of(sums.pool()),
-            reshaping: false,
-            withheld: 0,
-            small: HashMap::new(),
-            small_went_elsewhere: false,
-            misfits: None,
-            miscounted: None,
+            // All that is mended goes into one commit: no lease ends before it.
+            block_lease: BlockId::new(u64::MAX),
+            ..Core::beginning(Groups::new(groups, 0), &history, next, Identity::of(sums.pool()))
         };
         let events = Arc::new(EventLog::new(Arc::clone(&world.clock)));
         let store = Store::new(StoreParts {

@@ -15,6 +15,14 @@ pub enum RepairError {
         /// Devices that were looked at.
         looked_at: usize,
     },
+    /// The devices are of other pools than the one that was asked for.
+    #[error("no device is of the pool '{wanted}'; they are of {}", told(there))]
+    OtherPools {
+        /// The name or number that was asked for.
+        wanted: String,
+        /// Names and GUIDs of those that are there.
+        there: Vec<(String, u64)>,
+    },
     /// The devices are of more than one pool: names and GUIDs.
     #[error("the devices are of several pools; say which, by name or number: {}", told(.0))]
     SeveralPools(Vec<(String, u64)>),

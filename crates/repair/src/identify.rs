@@ -75,10 +75,14 @@ pub(crate) fn identify(devices: &[Arc<dyn Device>], wanted: Option<&str>) -> Res
             guid.get().to_string() == wanted || of.iter().any(|(_, label)| label.name == wanted)
         })
     };
+    let told = |((guid, _), of): (&(PoolGuid, PoolKey), &Vec<Labelled>)| (of[0].1.name.clone(), guid.get());
+    let there: Vec<_> = pools.iter().map(told).collect();
     pools.retain(|key, of| is_wanted(key, of));
+    if let (true, false, Some(wanted)) = (pools.is_empty(), there.is_empty(), wanted) {
+        return Err(RepairError::OtherPools { wanted: wanted.to_owned(), there });
+    }
     if pools.len() > 1 {
-        let told = pools.iter().map(|((guid, _), of)| (of[0].1.name.clone(), guid.get()));
-        return Err(RepairError::SeveralPools(told.collect()));
+        return Err(RepairError::SeveralPools(pools.iter().map(told).collect()));
     }
     let Some(((guid, key), labelled)) = pools.pop_first() else {
         return Err(RepairError::NoPool { looked_at: devices.len() });

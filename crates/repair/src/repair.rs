@@ -345,7 +345,6 @@ type Records = Vec<(BlockId, CommitRecord)>;
 /// A segment that was gone through.
 struct Gone {
     scanned: Scanned,
-    /// Blocks, but for those of the log, and their bytes where these say something.
     blocks: Vec<(Place, CheckedHeader)>,
     aliases: Aliases,
     records: Records,

@@ -34,7 +34,7 @@ pub(crate) struct Rows {
     pub(crate) nameless: BTreeSet<DatasetId>,
     /// Parts of the tables that nothing tells of.
     pub(crate) unknown: usize,
-    /// Datasets that were destroyed.
+    /// Datasets that were destroyed, and are not to come back for nodes that are left of them.
     destroyed: BTreeSet<DatasetId>,
     /// They are of commit records, which have all.
     are_all_recorded: bool,
@@ -100,10 +100,14 @@ impl Rows {
         match table {
             Table::Datasets => {
                 let record = DatasetRecord::decode(&value).ok();
-                if let Some(record) =
-                    record.filter(|record| record.id.get() == key.offset && !record.destroyed)
-                {
-                    self.datasets.insert(record.id, record);
+                match record.filter(|record| record.id.get() == key.offset) {
+                    Some(record) if record.destroyed && record.id != ROOT_DATASET => {
+                        self.destroyed.insert(record.id);
+                    }
+                    Some(record) => {
+                        self.datasets.insert(record.id, record);
+                    }
+                    None => {}
                 }
             }
             Table::Snapshots => {
@@ -257,5 +261,21 @@ fn nameless(id: DatasetId, name: String, now: Timestamp) -> DatasetRecord {
         inherited: 0,
         name_salt: [0; NAME_SALT_LEN],
         name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dataset_that_was_destroyed_does_not_come_back_for_nodes_that_are_left_of_it() {
+        let mut rows = Rows::default();
+        let mut told = nameless(DatasetId::new(5), "gone".into(), Timestamp::default());
+        told.destroyed = true;
+        rows.take(Table::Datasets, Table::dataset_key(told.id), told.encode());
+        rows.settle("tank", Timestamp::default(), [5, 6].into_iter());
+        let there: Vec<_> = rows.datasets.keys().map(|id| id.get()).collect();
+        assert_eq!(there, [ROOT_DATASET.get(), 6]);
     }
 }

@@ -28,8 +28,7 @@ pub(crate) struct Scanned {
     pub(crate) height: u32,
     /// The commit of the last one.
     pub(crate) filled: CommitId,
-    /// Columns that were right, that were computed, and that neither were.
-    pub(crate) right: u64,
+    /// Columns that were wrong and computed of the others, and those that could not be.
     pub(crate) rebuilt: u64,
     pub(crate) wrong: u64,
     /// Bytes of data columns in stripes.
@@ -75,8 +74,7 @@ pub(crate) fn scan(
                 blocks_alone(&mut columns, sums, found, (i, offset + header_len, body_len), block);
                 continue;
             };
-            let of = if whole.is_some() { &mut scanned.right } else { &mut scanned.rebuilt };
-            *of += 1;
+            scanned.rebuilt += u64::from(whole.is_none());
             scanned.bytes += u64::from(header.height);
             let mut at = 0;
             while let Some(rest) = body.get(at..)

@@ -57,7 +57,7 @@ pub(crate) struct Filled {
     pub(crate) unknown: Vec<Span>,
 }
 
-pub(crate) fn intersection(one: Span, other: Span) -> Option<Span> {
+fn intersection(one: Span, other: Span) -> Option<Span> {
     let low = one.0.max(other.0);
     let high = match (one.1, other.1) {
         (Some(one), Some(other)) => Some(one.min(other)),

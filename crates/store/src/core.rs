@@ -8,7 +8,7 @@ use crate::segments::{Listed, Readable, SegmentEntry, Segments};
 use crate::space::GroupSpace;
 use crate::watermark::Watermark;
 use larder_format::label::Features;
-use larder_format::root::Identity;
+use larder_format::root::{Identity, RootImport};
 use larder_format::run::MAX_PLACES;
 use larder_format::segment::{SegmentKind, SegmentState};
 use larder_format::{BlockId, CommitId, DatasetId, GroupIndex, Incarnation, Place, SegmentId};
@@ -68,6 +68,37 @@ pub struct Core {
 }
 
 impl Core {
+    /// As an import begins: the latest of `history`, whose first commit is open, with the next block and segment.
+    pub fn beginning(
+        groups: Groups,
+        history: &[RootImport],
+        (commit, block, segment): (CommitId, BlockId, SegmentId),
+        identity: Identity,
+    ) -> Self {
+        Self {
+            entries: Segments::default(),
+            groups,
+            streams: HashMap::new(),
+            open_commit: commit,
+            incarnation: history.first().map_or(Incarnation::new(0), |import| import.incarnation),
+            clock: Arc::new(Clock::new(history)),
+            next_block: block,
+            block_lease: BlockId::new(block.get().saturating_add(LEASE)),
+            next_segment: segment,
+            segment_lease: SegmentId::new(segment.get().saturating_add(LEASE)),
+            gone: Vec::new(),
+            features: Features::default(),
+            identity,
+            traced: commit,
+            reshaping: false,
+            withheld: 0,
+            small: HashMap::new(),
+            small_went_elsewhere: false,
+            misfits: None,
+            miscounted: None,
+        }
+    }
+
     /// Whether hints into a segment do not tell a block's place any more: it is being emptied, or gone.
     pub fn hint_is_stale(&self, segment: SegmentId) -> bool {
         self.entries.get(&segment).is_none_or(|entry| {

@@ -5,6 +5,7 @@ use crate::error::{PoolError, Result};
 use bytes::Bytes;
 use larder_device::AlignedBuf;
 use larder_format::block::{BlockKind, CheckedHeader, CodecKind};
+use larder_format::commit_record::COMMIT_RECORD_MAX;
 use larder_format::items::MAX_RECORD;
 use larder_format::node::{NODE_MAX, Node};
 use larder_format::root::RootImport;
@@ -20,7 +21,8 @@ fn max_logical(kind: BlockKind) -> usize {
         BlockKind::Record => MAX_RECORD as usize,
         BlockKind::Node | BlockKind::Table => NODE_MAX,
         BlockKind::Run => PAGE_MAX,
-        BlockKind::Log | BlockKind::CommitRecord => 16 << 20,
+        BlockKind::CommitRecord => COMMIT_RECORD_MAX,
+        BlockKind::Log => 16 << 20,
     }
 }
 

@@ -4,7 +4,7 @@ use super::args::{self, Json};
 use super::{out, signals};
 use crate::api::Result;
 use crate::render;
-use crate::salvage::{Wanted, salvage, scratch};
+use crate::salvage::{Wanted, make_target, salvage, scratch};
 use larder_device::{Clock, SystemClock};
 use larder_pool::property::format_size;
 use larder_repair::{Progress, Stage};
@@ -21,10 +21,10 @@ const IN_PART: u8 = 1;
     after_help = "For what import and scrub cannot cure: no root is left, tables or the block map are lost, segments were
 overwritten, more devices are gone than the layout tolerates. It reads every block that is left, tells what can be
 saved, and with --to saves it. The pool's devices are only read. Name all of them that are left; the pool must not be
-imported. It takes some room for notes (--scratch), about a thousandth of what is stored.
+imported. It makes temporary files (--scratch), for the new block map and for metadata that is mended.
 In the folder each dataset gets a folder of its own. What cannot be read of a file is a hole there, and is told. What
 has no name any more is in lost+found of its dataset, by number.
-Exit codes: 0 all is there, 1 something is lost or failed, 2 bad usage.
+Exit codes: 0 nothing is known to be lost, 1 something is, or it failed, 2 bad usage.
 Examples: larder repair /dev/sda /dev/sdb            # tells, and writes nothing
           larder repair --to /mnt/saved /dev/sda /dev/sdb
           larder repair -j /images | jq '.trees[] | {dataset, files}'"
@@ -64,6 +64,8 @@ pub struct Args {
 /// Runs it.
 pub fn run(args: &Args) -> Result<u8> {
     signals::watch()?;
+    // Not after hours of reading.
+    args.to.as_deref().map_or(Ok(()), make_target)?;
     let devices: Vec<String> = args.devices.iter().map(|name| args::device(name)).collect::<Result<_>>()?;
     let live = Live::new();
     let scratch = args.scratch.clone().unwrap_or_else(scratch);

@@ -40,7 +40,7 @@ mod tests;
 mod world;
 
 pub use create::free_device;
-pub use devices::by_id;
+pub use devices::{by_id, identity};
 pub use labels::clear_label;
 pub use world::system as system_world;
 

@@ -6,7 +6,7 @@ mod copy;
 pub use copy::Copied;
 
 use crate::api::{ApiError, ErrorKind, Result};
-use crate::host::system_world;
+use crate::host::{identity, system_world};
 use copy::{Copy, open_folder};
 use larder_device::{Device, FileDevice, OpenError, OpenMode};
 use larder_files::{Mount, View};
@@ -15,6 +15,7 @@ use larder_pool::{Pool, PoolError};
 use larder_repair::{Options, Progress, RepairError, Repaired, Report, repair};
 use rustix::fs::Mode;
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -76,9 +77,9 @@ pub fn salvage(wanted: &Wanted<'_>) -> Result<Salvaged> {
     };
     let Repaired { pool, report } = repair(world, &devices, &options).map_err(|error| match error {
         RepairError::Pool(error) => error.into(),
-        error @ (RepairError::NoPool { .. } | RepairError::NoSuchCommit { .. }) => {
-            ApiError::new(ErrorKind::NotFound, error.to_string())
-        }
+        error @ (RepairError::NoPool { .. }
+        | RepairError::NoSuchCommit { .. }
+        | RepairError::OtherPools { .. }) => ApiError::new(ErrorKind::NotFound, error.to_string()),
         error @ RepairError::SeveralPools(_) => {
             ApiError::usage(error.to_string()).hint("larder repair --pool NAME DEVICE...")
         }
@@ -105,27 +106,18 @@ impl Salvaged {
         self.mount.volume(dataset.id())?.path_of(InodeId::new(inode)).ok()?
     }
 
-    /// Copies all datasets into `folder`, a folder each, and if wanted their snapshots beside them.
+    /// Copies all datasets into `folder`, which is [made](make_target), a folder each, and if wanted their snapshots
+    /// beside them.
     ///
     /// # Errors
-    /// When the folder is not empty, or something cannot be made in it.
+    /// When something cannot be made in the folder.
     pub fn copy_to(
         &self,
         folder: &Path,
         snapshots: bool,
         shown: &dyn Fn(u64),
     ) -> Result<Vec<(String, Copied)>> {
-        let failed = |error: std::io::Error| {
-            ApiError::new(ErrorKind::Denied, format!("cannot use '{}': {error}", folder.display()))
-        };
-        fs::create_dir_all(folder).map_err(failed)?;
-        if fs::read_dir(folder).map_err(failed)?.next().is_some() {
-            let message =
-                format!("'{}' is not empty: what is saved would mix with what is there", folder.display());
-            return Err(
-                ApiError::new(ErrorKind::Exists, message).hint("name a folder that does not exist yet")
-            );
-        }
+        let failed = |error| cannot_use(folder, &error);
         let top = File::open(folder).map_err(failed)?;
         let mut copies = Vec::new();
         for dataset in self.pool.datasets() {
@@ -171,6 +163,25 @@ impl Salvaged {
     }
 }
 
+fn cannot_use(folder: &Path, error: &std::io::Error) -> ApiError {
+    ApiError::new(ErrorKind::Denied, format!("cannot use '{}': {error}", folder.display()))
+}
+
+/// Makes the folder that is copied into, which may be there if it is empty.
+///
+/// # Errors
+/// When it cannot be, or has something in it.
+pub fn make_target(folder: &Path) -> Result<()> {
+    let failed = |error| cannot_use(folder, &error);
+    fs::create_dir_all(folder).map_err(failed)?;
+    if fs::read_dir(folder).map_err(failed)?.next().is_some() {
+        let message =
+            format!("'{}' is not empty: what is saved would mix with what is there", folder.display());
+        return Err(ApiError::new(ErrorKind::Exists, message).hint("name a folder that does not exist yet"));
+    }
+    Ok(())
+}
+
 /// The folder of a dataset below another one, made where it is missing; no link is followed.
 fn folders(top: &File, dataset: &str) -> rustix::io::Result<File> {
     let mut at: File = rustix::io::dup(top)?.into();
@@ -196,13 +207,16 @@ fn sparse(folder: &Path, size: ByteLen) -> std::io::Result<Arc<dyn Device>> {
     Ok(Arc::new(device.map_err(std::io::Error::other)?))
 }
 
-/// Opens devices to be read, and files in folders that are as large as a device is.
+/// Opens devices to be read, each once, and files in folders that are as large as a device is.
 fn open_all(named: &[String]) -> Result<Vec<Arc<dyn Device>>> {
-    let mut devices: Vec<Arc<dyn Device>> = Vec::new();
+    let (mut devices, mut seen): (Vec<Arc<dyn Device>>, _) = (Vec::new(), HashSet::new());
+    let mut is_new = |path: &Path| path.metadata().map_or(true, |meta| seen.insert(identity(&meta)));
     for name in named {
         let path = Path::new(name);
         if !path.is_dir() {
-            devices.push(open(path)?);
+            if is_new(path) {
+                devices.push(open(path)?);
+            }
             continue;
         }
         let failed = |error: std::io::Error| {
@@ -213,7 +227,7 @@ fn open_all(named: &[String]) -> Result<Vec<Arc<dyn Device>>> {
             files.push(entry.map_err(failed)?.path());
         }
         files.sort();
-        for file in files.iter().filter(|file| file.is_file()) {
+        for file in files.iter().filter(|file| file.is_file() && is_new(file)) {
             match open(file) {
                 Ok(device) => devices.push(device),
                 // Whatever else lies there is no device.
@@ -221,6 +235,10 @@ fn open_all(named: &[String]) -> Result<Vec<Arc<dyn Device>>> {
                 Err(error) => return Err(error),
             }
         }
+    }
+    if devices.is_empty() {
+        let message = format!("there is no device in {}", named.join(", "));
+        return Err(ApiError::new(ErrorKind::NotFound, message));
     }
     Ok(devices)
 }
