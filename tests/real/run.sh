@@ -7,8 +7,13 @@ cd "$(dirname "$0")"
 LANES=${LANES:-2}
 
 scripts=("$@")
-# Long ones first.
-[ $# -gt 0 ] || scripts=(zfs_streams tools replicate posix dedupe faults healing survival kill9 full streams databases differential passes records rename copies undedup trees samba clones snapshots everyday advise sharing space races versions flushes policies trim cache roles growth split)
+# All that are here, long ones first.
+if [ $# = 0 ]; then
+    scripts=(zfs_streams tools replicate posix dedupe faults healing survival kill9 full streams databases differential)
+    for script in *.sh; do
+        case " bed run ${scripts[*]} " in *" ${script%.sh} "*) ;; *) scripts+=("${script%.sh}") ;; esac
+    done
+fi
 wanted=()
 for script in "${scripts[@]}"; do
     case ${LARDER_FUSE:-}$script in

@@ -259,7 +259,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(if std::env::var_os("LARDER_LARGE").is_some() { 200 } else { 20 }))]
 
     #[test]
     fn the_map_agrees_with_a_sorted_tree(

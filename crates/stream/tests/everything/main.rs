@@ -153,7 +153,7 @@ fn seeds(few: u64, all: u64) -> std::ops::Range<u64> {
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let count = match (is_set("LARDER_LARGE"), is_set("LARDER_FULL")) {
         (true, _) => all,
-        (_, true) => 5 * few,
+        (_, true) => 3 * few,
         _ => few,
     };
     let first = setting("LARDER_SEED");

@@ -380,7 +380,7 @@ fn half_way_marked(seed: u64) -> (Bed, Bed, Vec<Frame>, [Seen; 2]) {
 fn streams_from_bookmarks_that_say_what_cannot_be_do_no_harm() {
     for seed in [3, 5] {
         let (_a, b, stream, seen) = half_way_marked(seed);
-        no_harm(&b, &stream, &seen, seeds(400, 5_000));
+        no_harm(&b, &stream, &seen, long_seeds(400, 25_000));
     }
 }
 

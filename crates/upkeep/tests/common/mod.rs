@@ -286,12 +286,12 @@ pub fn layouts() -> Vec<(&'static str, usize)> {
     LAYOUTS.into_iter().filter(|(word, _)| full || ["single", "raidz2"].contains(word)).collect()
 }
 
-/// Repetitions: `quick`, four times that where `LARDER_FULL` is set, and `full` where `LARDER_LARGE` is.
+/// Repetitions: `quick`, twice that where `LARDER_FULL` is set, and `full` where `LARDER_LARGE` is.
 pub fn repeats(quick: u64, full: u64) -> u64 {
     let is_set = |name: &str| std::env::var_os(name).is_some();
     match (is_set("LARDER_LARGE"), is_set("LARDER_FULL")) {
         (true, _) => full,
-        (_, true) => full.min(4 * quick),
+        (_, true) => full.min(2 * quick),
         _ => quick,
     }
 }
