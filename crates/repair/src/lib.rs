@@ -13,6 +13,7 @@
 //! *Crash:* there is nothing to lose; it is begun anew.
 
 mod count;
+mod cut;
 mod error;
 mod identify;
 mod mend;
@@ -28,5 +29,5 @@ mod trees;
 pub use count::{Files, Partial};
 pub use error::{RepairError, Result};
 pub use mend::LOST_AND_FOUND;
-pub use repair::{Options, Progress, Repaired, Stage, repair};
+pub use repair::{Options, Progress, Repaired, Stage, name_of, repair};
 pub use report::{DeviceReport, LogReport, Report, TreeReport};

@@ -215,7 +215,12 @@ pub fn devices(images: Vec<DeviceImage>) -> Vec<Arc<dyn Device>> {
 
 /// Repairs what is on these devices.
 pub fn repaired(devices: &[Arc<dyn Device>]) -> Repaired {
+    repaired_and(devices, false)
+}
+
+/// The same, and, if said so, lost records become holes.
+pub fn repaired_and(devices: &[Arc<dyn Device>], cut: bool) -> Repaired {
     let scratch = |size| Ok(SimWorld::new(&[size]).devices().remove(0));
-    let options = Options { pool: None, commit: None, log: true, scratch: &scratch, shown: &|_| {} };
+    let options = Options { pool: None, commit: None, log: true, cut, scratch: &scratch, shown: &|_| {} };
     repair(world(7), devices, &options).unwrap()
 }

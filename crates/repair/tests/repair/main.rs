@@ -1,6 +1,7 @@
 //! Pools that lost what they cannot do without, on simulated devices.
 
 mod bed;
+mod holes;
 mod mutated;
 mod roots;
 mod segments;
