@@ -104,6 +104,12 @@ check "a device missing, one without a label, no roots" "$LARDER" repair --to "$
 check "every file" unchanged "$SAVED/tank"
 another
 rm "$BED/copy/disk2"
+cp --sparse=always "$DEVICES"/disk[12] "$BED/copy/"
+damage labels "$BED"/copy/disk?
+check "no label at all" "$LARDER" repair --to "$SAVED" "$BED/copy"
+check "every file" unchanged "$SAVED/tank"
+another
+rm "$BED"/copy/disk[12]
 check "two of three missing: in part" sh -c "'$LARDER' repair --to '$SAVED' '$BED/copy'; [ \$? = 1 ]"
 check "and what is there is told as JSON" sh -c "'$LARDER' repair -j '$BED/copy' | python3 -c 'import json, sys; r = json.load(sys.stdin); assert not r[\"whole\"] and r[\"trees\"]'"
 

@@ -16,6 +16,7 @@ mod count;
 mod cut;
 mod error;
 mod identify;
+mod key;
 mod mend;
 mod nodes;
 mod read;

@@ -44,6 +44,8 @@ const AT_ONCE: usize = 8;
 /// Stages of a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
+    /// It looks through all bytes for the pool's key, since no label is left.
+    Key,
     /// It looks at the starts of slots.
     Slots,
     /// It goes through segments.
@@ -96,8 +98,8 @@ pub struct Repaired {
 ///
 /// # Errors
 /// When no pool is found, or several.
-pub fn name_of(devices: &[Arc<dyn Device>], pool: Option<&str>) -> Result<String> {
-    Ok(identify(devices, pool)?.name)
+pub fn name_of(devices: &[Arc<dyn Device>], pool: Option<&str>, shown: &dyn Fn(Progress)) -> Result<String> {
+    Ok(identify(devices, pool, &|done, of| shown(Progress { stage: Stage::Key, done, of }))?.name)
 }
 
 /// Puts together what is left of a pool on these devices, of which nothing is written.
@@ -105,7 +107,8 @@ pub fn name_of(devices: &[Arc<dyn Device>], pool: Option<&str>) -> Result<String
 /// # Errors
 /// When no pool is found, or the new one cannot be written.
 pub fn repair(world: World, devices: &[Arc<dyn Device>], options: &Options<'_>) -> Result<Repaired> {
-    let mut found = identify(devices, options.pool)?;
+    let looked = |done, of| (options.shown)(Progress { stage: Stage::Key, done, of });
+    let mut found = identify(devices, options.pool, &looked)?;
     let of = found.sources.iter().filter(|one| one.device.is_some()).map(|one| u64::from(one.slots)).sum();
     let done = AtomicU64::new(0);
     let looked = |more| {

@@ -72,7 +72,7 @@ enum Goes {
 
 impl Goes {
     /// Where `--to` says, if that can be: nobody is to find out after hours of reading.
-    fn find(to: &str, devices: &[String], args: &Args) -> Result<Self> {
+    fn find(to: &str, devices: &[String], args: &Args, live: &Live) -> Result<Self> {
         let client = || Ok(Client::new(RunDir::from_environment()?));
         match Target::parse(to, &client)? {
             Target::Folder(folder) => {
@@ -84,7 +84,9 @@ impl Goes {
                 Ok(Self::Folder(folder))
             }
             Target::Dataset(name) => {
-                let pool = name_of(devices, args.pool.as_deref()).map_err(|error| match error.kind {
+                let name_found = name_of(devices, args.pool.as_deref(), &|progress| live.show(progress));
+                live.end();
+                let pool = name_found.map_err(|error| match error.kind {
                     ErrorKind::Busy => error.hint(
                         "a pool that is imported is not repaired; and what is saved goes to other devices",
                     ),
@@ -119,8 +121,8 @@ impl Goes {
 pub fn run(args: &Args) -> Result<u8> {
     signals::watch()?;
     let devices: Vec<String> = args.devices.iter().map(|name| args::device(name)).collect::<Result<_>>()?;
-    let goes = args.to.as_deref().map(|to| Goes::find(to, &devices, args)).transpose()?;
     let live = Live::new();
+    let goes = args.to.as_deref().map(|to| Goes::find(to, &devices, args, &live)).transpose()?;
     let scratch = args.scratch.clone().unwrap_or_else(scratch);
     let shown = |progress| live.show(progress);
     let wanted = Wanted {
@@ -174,6 +176,10 @@ impl Live {
     fn show(&self, Progress { stage, done, of }: Progress) {
         self.tell(|| {
             let what = match stage {
+                Stage::Key => {
+                    let (done, of) = (format_size(done), format_size(of));
+                    return format!("{done} of {of} looked through for the pool's key");
+                }
                 Stage::Slots => "slots looked at",
                 Stage::Segments => "segments read",
                 Stage::Trees => "trees put together",

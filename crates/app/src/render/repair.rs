@@ -16,7 +16,7 @@ const FIRST: usize = 20;
 /// Paths of files in datasets, by their inodes.
 type PathOf<'a> = &'a dyn Fn(&str, u64) -> Option<String>;
 
-/// What became of what was found.
+/// Fate of the findings.
 pub enum Saved {
     /// It was told.
     Nothing,

@@ -103,8 +103,8 @@ pub fn salvage(wanted: &Wanted<'_>) -> Result<Salvaged> {
 ///
 /// # Errors
 /// As [`salvage`].
-pub fn name_of(devices: &[String], pool: Option<&str>) -> Result<String> {
-    larder_repair::name_of(&open_all(devices)?.0, pool).map_err(told)
+pub fn name_of(devices: &[String], pool: Option<&str>, shown: &dyn Fn(Progress)) -> Result<String> {
+    larder_repair::name_of(&open_all(devices)?.0, pool, shown).map_err(told)
 }
 
 /// An error of a repair, as people are told.

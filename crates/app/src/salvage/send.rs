@@ -156,7 +156,7 @@ struct Pieces {
 impl Read for Pieces {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         while self.at == self.piece.len() {
-            // Whoever sends is done, or failed, and then says so.
+            // The end, or a failure that the sender tells.
             let Ok(piece) = self.coming.recv() else { return Ok(0) };
             (self.piece, self.at) = (piece, 0);
         }

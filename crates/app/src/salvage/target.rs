@@ -27,8 +27,8 @@ pub struct Place {
 }
 
 impl Target {
-    /// What a person names: a path that begins with `/` or `.` is a folder, and so is a folder that is there; all else
-    /// is of a pool that is imported.
+    /// Target that a person names: a path that begins with `/` or `.` is a folder, and so is a folder that is there;
+    /// all else is of a pool that is imported.
     ///
     /// # Errors
     /// When it is neither.

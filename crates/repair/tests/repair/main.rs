@@ -2,6 +2,7 @@
 
 mod bed;
 mod holes;
+mod keys;
 mod mutated;
 mod roots;
 mod segments;
