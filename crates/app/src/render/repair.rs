@@ -305,7 +305,9 @@ pub fn json(report: &Report, saved: &Saved, path: PathOf<'_>) -> Value {
 fn of_tree(tree: &TreeReport, path: PathOf<'_>) -> Value {
     let partial = tree.files.told.iter().map(|file| {
         let path = if tree.snapshot.is_none() { path(&tree.dataset, file.inode) } else { None };
-        json!({ "inode": file.inode, "path": path, "lost": file.lost, "size": file.size })
+        json!({
+            "inode": file.inode, "path": path, "lost": file.lost, "size": file.size, "ranges": file.ranges,
+        })
     });
     json!({
         "dataset": tree.dataset,

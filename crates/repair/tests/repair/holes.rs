@@ -90,11 +90,27 @@ fn what_is_lost_becomes_holes_and_then_all_can_be_sent() {
                     }
                 }
             }
+            // Each hole is told, and told is nothing else.
+            let mount = mounted(&cut.pool);
+            let head = cut.report.trees.iter().find(|tree| tree.snapshot.is_none()).unwrap();
+            let told: u64 = head.files.told.iter().map(|file| pieces_of(&mount, file)).sum();
+            let holes = was.iter().filter(|(_, was)| was.is_none()).count() as u64;
+            assert_eq!(told, holes, "{word}, seed {seed}");
             assert!(send_all(&cut.pool).unwrap() > 0, "{word}, seed {seed}");
             refused += u64::from(send_all(&as_it_is.pool).is_err());
         }
     }
     assert!(lost > 100 && refused > 2, "the test shows nothing: {lost} pieces lost, {refused} not sent");
+}
+
+/// Pieces that the lost ranges of a file meet, if it has a name.
+fn pieces_of(mount: &Mount, file: &larder_repair::Partial) -> u64 {
+    let volume = mount.volume(ROOT_DATASET).unwrap();
+    let has_name = volume.path_of(larder_format::InodeId::new(file.inode)).is_ok_and(|path| path.is_some());
+    let pieces = |range: &std::ops::Range<u64>| {
+        (range.end.min(file.size)).div_ceil(PIECE.into()) - range.start / u64::from(PIECE)
+    };
+    if has_name { file.ranges.iter().map(pieces).sum() } else { 0 }
 }
 
 fn devices_of(images: &[larder_sim::DeviceImage]) -> Vec<Arc<dyn larder_device::Device>> {
