@@ -127,9 +127,13 @@ impl Salvaged {
         let sent = sent.unwrap_or_else(|_| Err(ApiError::new(ErrorKind::Internal, "sending panicked")));
         // Of a stream that broke off the other side knows no more than that.
         let received = sent.and(received).map_err(|error| {
-            let kept = format!("what came whole of it is in '{}'", place.name);
+            // A daemon that died is not started to be asked.
+            if error.kind == ErrorKind::Daemon || !place.is_there(client) {
+                return error;
+            }
             let again = format!("larder fs destroy -r {} before it is tried again", place.name);
-            ApiError { hint: Some(error.hint.clone().unwrap_or(again)), ..error }.safe(kept)
+            ApiError { hint: Some(error.hint.clone().unwrap_or(again)), ..error }
+                .safe(format!("what came whole, which is in '{}'", place.name))
         })?;
         Ok(received.received)
     }

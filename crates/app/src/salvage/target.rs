@@ -3,7 +3,7 @@
 use super::cannot_use;
 use crate::api::fs::Get;
 use crate::api::name::{check_dataset, pool_of};
-use crate::api::{ApiError, ErrorKind, Result};
+use crate::api::{ApiError, ErrorKind, Items, Result};
 use crate::client::Client;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -105,23 +105,14 @@ impl Place {
         let name = if is_pool { format!("{named}/{pool}") } else { named.to_owned() };
         check_dataset(&name)?;
         let parent = name.rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
-        let ask = |name: &str, property: &str| {
-            let one = Get {
-                names: vec![name.to_owned()],
-                depth: Some(0),
-                properties: vec![property.to_owned()],
-                ..Get::default()
-            };
-            client.call(one)
-        };
-        let found = ask(&parent, "available").map_err(|error| match error.kind {
+        let found = ask(client, &parent, "available").map_err(|error| match error.kind {
             ErrorKind::NotFound => ApiError::new(ErrorKind::NotFound, format!("there is no '{parent}'"))
                 .hint(format!("larder fs create -p {parent}")),
             _ => error,
         })?;
         let values = found.items.iter().flat_map(|item| &item.properties);
         let available = values.filter_map(|one| one.value.parse().ok()).next().unwrap_or(u64::MAX);
-        match ask(&name, "name") {
+        match ask(client, &name, "name") {
             Err(error) if error.kind == ErrorKind::NotFound => Ok(Self { name, parent: (parent, available) }),
             Err(error) => Err(error),
             Ok(_) => {
@@ -131,6 +122,20 @@ impl Place {
             }
         }
     }
+
+    /// Whether the dataset is there by now.
+    pub fn is_there(&self, client: &Client) -> bool {
+        ask(client, &self.name, "name").is_ok()
+    }
+}
+
+fn ask(client: &Client, name: &str, property: &str) -> Result<Items> {
+    client.call(Get {
+        names: vec![name.to_owned()],
+        depth: Some(0),
+        properties: vec![property.to_owned()],
+        ..Get::default()
+    })
 }
 
 #[cfg(test)]
