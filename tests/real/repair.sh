@@ -73,6 +73,29 @@ check "the snapshot" sh -c "ls '$SAVED/tank/inner@before/linux' | grep -q '^a'"
 check "a hole is one" [ "$(du -k "$SAVED/tank/few/hole" | cut -f1)" -lt 100 ]
 check "not over what is there" fails 1 "not empty" "$LARDER" repair --to "$SAVED" "$BED/copy"
 
+# Into another pool, which is imported.
+check "another pool" "$LARDER" pool create -m "$BED/other" other "$DEVICES/disk4"
+check "told before" sh -c "'$LARDER' repair -n --to other '$BED/copy' | grep -q '2 datasets and 1 snapshot.* would be in other/tank'"
+check "and nothing was done" fails 1 "does not exist" "$LARDER" fs list other/tank
+check "into it" "$LARDER" repair --to other "$BED/copy"
+check "nothing was written to the devices" sha256sum --quiet -c "$BED/before"
+check "every file" unchanged "$BED/other/tank"
+meta "$BED/other/tank" >"$BED/meta2"
+same "owners, times, links, attributes" "$BED/meta" "$BED/meta2"
+check "the snapshot" sh -c "ls '$BED/other/tank/inner/.zfs/snapshot/before/linux' | grep -q '^a'"
+check "and no other" [ "$("$LARDER" fs list -H -t snapshot -o name -r other)" = other/tank/inner@before ]
+check "sharing is kept" [ "$("$LARDER" fs get -Hpo value used other/tank/inner@before)" -lt 1000000 ]
+check "not over what is there" fails 1 "is there already" "$LARDER" repair --to other "$BED/copy"
+check "nor into what is not" fails 1 "there is no 'other/no'" "$LARDER" repair --to other/no/such "$BED/copy"
+check "nor into no pool" fails 1 "no pool 'none' is imported, and there is no folder 'none'" \
+    "$LARDER" repair --to none "$BED/copy"
+check "nor into a file" fails 2 "is a file, not a folder" "$LARDER" repair --to "$BED/before" "$BED/copy"
+check "nor of a pool that is imported" fails 1 "goes to other devices" "$LARDER" repair --to other "$DEVICES/disk4"
+check "a small dataset" "$LARDER" fs create -o quota=1M other/small
+check "has no room" fails 1 "nothing was sent" "$LARDER" repair --to other/small/tank "$BED/copy"
+check "a pool by its name is asked for" fails 1 "no device is of the pool 'nobody'" \
+    "$LARDER" repair --pool nobody "$BED/copy"
+
 # One device more than is tolerated may lack its label, and one be missing.
 another
 rm "$BED/copy/disk1"
@@ -81,6 +104,12 @@ check "a device missing, one without a label, no roots" "$LARDER" repair --to "$
 check "every file" unchanged "$SAVED/tank"
 another
 rm "$BED/copy/disk2"
+cp --sparse=always "$DEVICES"/disk[12] "$BED/copy/"
+damage labels "$BED"/copy/disk?
+check "no label at all" "$LARDER" repair --to "$SAVED" "$BED/copy"
+check "every file" unchanged "$SAVED/tank"
+another
+rm "$BED"/copy/disk[12]
 check "two of three missing: in part" sh -c "'$LARDER' repair --to '$SAVED' '$BED/copy'; [ \$? = 1 ]"
 check "and what is there is told as JSON" sh -c "'$LARDER' repair -j '$BED/copy' | python3 -c 'import json, sys; r = json.load(sys.stdin); assert not r[\"whole\"] and r[\"trees\"]'"
 
@@ -104,6 +133,15 @@ wrong=$(sed -n 's/: FAILED$//p' "$BED/compared" | while read -r name; do
     grep -qF "${name#./}: " "$BED/told" || echo "$name"
 done)
 check "nothing came back wrong in silence" [ -z "$wrong" ]
+
+# The same into a pool: what is whole is whole, of the rest what is lost are holes.
+status=0
+"$LARDER" repair --to other/part "$DEVICES/disk3" >"$BED/told" || status=$?
+check "a twentieth of the disk lost: told" [ $status = 1 ]
+(cd "$BED/other/part" && sha256sum -c "$BED/sums" 2>/dev/null || true) >"$BED/compared2"
+same "the same files are whole" "$BED/compared" "$BED/compared2"
+check "all of them can be read" sh -c "find '$BED/other/part' -type f -print0 | xargs -0 cat | cat >/dev/null"
+check "nothing is missing there" "$LARDER" pool trace -w other
 
 # What is no pool.
 truncate -s 64M "$BED/blank"

@@ -5,10 +5,10 @@ use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr};
 use larder_sorted::tree::Tree;
 use larder_store::{DatasetNodes, PoolError, Store};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 /// A file of which something is lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partial {
     /// Its inode.
     pub inode: u64,
@@ -16,6 +16,8 @@ pub struct Partial {
     pub lost: u64,
     /// Its size in bytes.
     pub size: u64,
+    /// Ranges of it that are lost, the first ones.
+    pub ranges: Vec<Range<u64>>,
 }
 
 /// Files of a tree, by what of them is there.
@@ -35,7 +37,7 @@ pub struct Files {
     pub told: Vec<Partial>,
 }
 
-/// Partial files of a tree that are told one by one.
+/// Partial files of a tree, and ranges of each and of all of them, that are told one by one.
 pub const TOLD: usize = 10_000;
 
 /// Counts the files of the tree of `root`. What a file names counts as there when the map has it.
@@ -47,10 +49,12 @@ pub(crate) fn count(store: &Store, root: Option<BlockPtr>) -> Result<Files, Pool
     let Some(root) = root else { return Ok(files) };
     let tree = Tree::open(root);
     let (mut object, mut lost, mut failed) = (0, 0u64, None);
+    let mut ranges: Vec<Range<u64>> = Vec::new();
     let mut last: Option<(BlockId, bool)> = None;
     tree.scan(&DatasetNodes(store), .., |key, value| {
         if key.object != object {
             (object, lost) = (key.object, 0);
+            ranges.clear();
         }
         match key.kind {
             EXTENT => {
@@ -69,9 +73,10 @@ pub(crate) fn count(store: &Store, root: Option<BlockPtr>) -> Result<Files, Pool
                 }
                 if last.is_some_and(|(_, is_there)| !is_there) {
                     lost = lost.saturating_add(extent.len.into());
+                    note(&mut ranges, key.offset, extent.len);
                 }
             }
-            INODE => take(&mut files, key, value, lost),
+            INODE => take(&mut files, (key, value), lost, &ranges),
             _ => {}
         }
         ControlFlow::Continue(())
@@ -79,7 +84,17 @@ pub(crate) fn count(store: &Store, root: Option<BlockPtr>) -> Result<Files, Pool
     failed.map_or(Ok(files), Err)
 }
 
-fn take(files: &mut Files, key: &Key, value: &[u8], lost: u64) {
+fn note(ranges: &mut Vec<Range<u64>>, from: u64, len: u32) {
+    let to = from.saturating_add(len.into());
+    let has_room = ranges.len() < TOLD;
+    match ranges.last_mut() {
+        Some(last) if last.end == from => last.end = to,
+        _ if has_room => ranges.push(from..to),
+        _ => {}
+    }
+}
+
+fn take(files: &mut Files, (key, value): (&Key, &[u8]), lost: u64, ranges: &[Range<u64>]) {
     let Ok(inode) = Inode::decode(value) else { return };
     if inode.kind != FileKind::Regular {
         files.others += 1;
@@ -93,6 +108,8 @@ fn take(files: &mut Files, key: &Key, value: &[u8], lost: u64) {
     files.partial += 1;
     files.lost = files.lost.saturating_add(lost);
     if files.told.len() < TOLD {
-        files.told.push(Partial { inode: key.object, lost, size: inode.size });
+        let told: usize = files.told.iter().map(|file| file.ranges.len()).sum();
+        let ranges = ranges[..ranges.len().min(TOLD - told)].to_vec();
+        files.told.push(Partial { inode: key.object, lost, size: inode.size, ranges });
     }
 }

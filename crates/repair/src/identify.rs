@@ -2,6 +2,7 @@
 //! is left by the descriptors in their slots.
 
 use crate::error::{RepairError, Result};
+use crate::key;
 use crate::read::{Unread, read_all_there_is};
 use larder_device::Device;
 use larder_format::checksum::{PoolKey, Sums};
@@ -9,7 +10,7 @@ use larder_format::label::{
     Features, GroupRule, Label, LayoutKind, MAX_ASHIFT, MIN_ASHIFT, RING_OFFSET, RING_SLOT, RING_SLOTS,
     label_areas,
 };
-use larder_format::root::{DeviceState, GroupRole, Root};
+use larder_format::root::{DeviceState, GroupRole, Root, RootGroup};
 use larder_format::segment::{DESCRIPTOR_LEN, Layout, MAX_SLOT, MIN_SLOT, SegmentRecord, check_descriptor};
 use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, PoolGuid, Timestamp};
 use larder_pool::create::{data_start, slot_count};
@@ -53,29 +54,58 @@ pub(crate) struct Identified {
 /// A device, and its label.
 type Labelled = (Arc<dyn Device>, Label);
 
+/// A pool: a label that says what all of its labels say, devices that have theirs, and groups that a commit record
+/// tells of where none has.
+struct Candidate {
+    any: Label,
+    labelled: Vec<Labelled>,
+    groups: Vec<RootGroup>,
+}
+
+/// Candidates by their GUIDs and keys.
+type Candidates = BTreeMap<(PoolGuid, PoolKey), Candidate>;
+
 /// Identifies the one pool that these devices are of.
 ///
 /// # Errors
 /// When there is none, or several and `wanted`, a name or a GUID in decimal, does not choose.
-pub(crate) fn identify(devices: &[Arc<dyn Device>], wanted: Option<&str>) -> Result<Identified> {
-    let mut pools: BTreeMap<(PoolGuid, PoolKey), Vec<Labelled>> = BTreeMap::new();
+pub(crate) fn identify(
+    devices: &[Arc<dyn Device>],
+    wanted: Option<&str>,
+    shown: &dyn Fn(u64, u64),
+) -> Result<Identified> {
+    let mut pools = Candidates::new();
     let (mut nameless, mut remarks) = (Vec::new(), Vec::new());
     for device in devices {
         match scan(device) {
             Scan::Member(found) => {
                 let key = (found.label.pool, found.label.key);
-                pools.entry(key).or_default().push((Arc::clone(device), found.label));
+                let any = found.label.clone();
+                let of = pools.entry(key).or_insert(Candidate { any, labelled: vec![], groups: vec![] });
+                if found.label.sequence > of.any.sequence {
+                    of.any = found.label.clone();
+                }
+                of.labelled.push((Arc::clone(device), found.label));
             }
             Scan::Unsupported(newer) => remarks.push(format!("{}: {}", newer.device, newer.why)),
             Scan::NotOurs | Scan::Damaged(_) | Scan::Failed(_) => nameless.push(Arc::clone(device)),
         }
     }
-    let is_wanted = |(guid, _): &(PoolGuid, PoolKey), of: &[Labelled]| {
+    if pools.is_empty() {
+        let unread = Unread::default();
+        for (key, record) in key::find(&nameless, &unread, shown) {
+            let (any, groups) = (record.label, record.groups);
+            remarks.push(format!("no label of '{}' is left: a commit record has the pool's key", any.name));
+            pools.insert(key, Candidate { any, labelled: vec![], groups });
+        }
+    }
+    let is_wanted = |(guid, _): &(PoolGuid, PoolKey), of: &Candidate| {
         wanted.is_none_or(|wanted| {
-            guid.get().to_string() == wanted || of.iter().any(|(_, label)| label.name == wanted)
+            let mut labels = of.labelled.iter().map(|(_, label)| label).chain([&of.any]);
+            guid.get().to_string() == wanted || labels.any(|label| label.name == wanted)
         })
     };
-    let told = |((guid, _), of): (&(PoolGuid, PoolKey), &Vec<Labelled>)| (of[0].1.name.clone(), guid.get());
+    let told = |((guid, _), of): (&(PoolGuid, PoolKey), &Candidate)| (of.any.name.clone(), guid.get());
     let there: Vec<_> = pools.iter().map(told).collect();
     pools.retain(|key, of| is_wanted(key, of));
     if let (true, false, Some(wanted)) = (pools.is_empty(), there.is_empty(), wanted) {
@@ -84,22 +114,21 @@ pub(crate) fn identify(devices: &[Arc<dyn Device>], wanted: Option<&str>) -> Res
     if pools.len() > 1 {
         return Err(RepairError::SeveralPools(pools.iter().map(told).collect()));
     }
-    let Some(((guid, key), labelled)) = pools.pop_first() else {
+    let Some(((guid, key), candidate)) = pools.pop_first() else {
         return Err(RepairError::NoPool { looked_at: devices.len() });
     };
-    Identified::of(Sums::new(guid, key), labelled, nameless, remarks)
+    Identified::of(Sums::new(guid, key), candidate, nameless, remarks)
 }
 
 impl Identified {
     fn of(
         sums: Sums,
-        labelled: Vec<Labelled>,
+        candidate: Candidate,
         nameless: Vec<Arc<dyn Device>>,
         mut remarks: Vec<String>,
     ) -> Result<Self> {
         let unread = Unread::default();
-        let any = labelled.iter().map(|(_, label)| label).max_by_key(|label| label.sequence);
-        let any = any.cloned().ok_or(RepairError::NoPool { looked_at: 0 })?;
+        let Candidate { any, labelled, groups: recorded } = candidate;
         let mut roots: BTreeMap<_, Root> = BTreeMap::new();
         let mut note = |root: Root| {
             // A copy that went on alone has roots of its own: of two of one commit the later is kept.
@@ -121,8 +150,9 @@ impl Identified {
             let group = FoundGroup { index: label.group, rule: label.rule, role, slot_size: label.slot_size };
             groups.entry(label.group).or_insert(group);
         }
-        if let Some(root) = roots.first() {
-            for one in &root.groups {
+        // The newest root counts more than a record.
+        for of in [Some(&recorded), roots.first().map(|root| &root.groups)].into_iter().flatten() {
+            for one in of {
                 let (index, rule, role, slot_size) = (one.index, one.rule, one.role, one.slot_size);
                 groups.insert(index, FoundGroup { index, rule, role, slot_size });
             }

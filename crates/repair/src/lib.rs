@@ -13,8 +13,10 @@
 //! *Crash:* there is nothing to lose; it is begun anew.
 
 mod count;
+mod cut;
 mod error;
 mod identify;
+mod key;
 mod mend;
 mod nodes;
 mod read;
@@ -28,5 +30,5 @@ mod trees;
 pub use count::{Files, Partial};
 pub use error::{RepairError, Result};
 pub use mend::LOST_AND_FOUND;
-pub use repair::{Options, Progress, Repaired, Stage, repair};
+pub use repair::{Options, Progress, Repaired, Stage, name_of, repair};
 pub use report::{DeviceReport, LogReport, Report, TreeReport};

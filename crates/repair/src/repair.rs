@@ -1,6 +1,7 @@
 //! The whole way from devices to a pool that can be read.
 
 use crate::count::count;
+use crate::cut::cut_lost;
 use crate::error::{RepairError, Result};
 use crate::identify::{Identified, Source, identify};
 use crate::mend::{self, Named, Orphaned, Plan};
@@ -43,6 +44,8 @@ const AT_ONCE: usize = 8;
 /// Stages of a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
+    /// It looks through all bytes for the pool's key, since no label is left.
+    Key,
     /// It looks at the starts of slots.
     Slots,
     /// It goes through segments.
@@ -75,6 +78,8 @@ pub struct Options<'a> {
     /// Does again what the intent log holds above the newest commit, where all trees are whole: whoever mounts the pool
     /// does.
     pub log: bool,
+    /// Makes holes of records that are lost, so that whoever sends the pool meets none.
+    pub cut: bool,
     /// Makes a device of this size that holds nothing: a sparse file.
     pub scratch: &'a dyn Fn(ByteLen) -> std::result::Result<Arc<dyn Device>, PoolError>,
     /// Is shown how far it is.
@@ -89,12 +94,21 @@ pub struct Repaired {
     pub report: Report,
 }
 
+/// The name of the pool that these devices are of.
+///
+/// # Errors
+/// When no pool is found, or several.
+pub fn name_of(devices: &[Arc<dyn Device>], pool: Option<&str>, shown: &dyn Fn(Progress)) -> Result<String> {
+    Ok(identify(devices, pool, &|done, of| shown(Progress { stage: Stage::Key, done, of }))?.name)
+}
+
 /// Puts together what is left of a pool on these devices, of which nothing is written.
 ///
 /// # Errors
 /// When no pool is found, or the new one cannot be written.
 pub fn repair(world: World, devices: &[Arc<dyn Device>], options: &Options<'_>) -> Result<Repaired> {
-    let mut found = identify(devices, options.pool)?;
+    let looked = |done, of| (options.shown)(Progress { stage: Stage::Key, done, of });
+    let mut found = identify(devices, options.pool, &looked)?;
     let of = found.sources.iter().filter(|one| one.device.is_some()).map(|one| u64::from(one.slots)).sum();
     let done = AtomicU64::new(0);
     let looked = |more| {
@@ -132,9 +146,13 @@ pub fn repair(world: World, devices: &[Arc<dyn Device>], options: &Options<'_>) 
         last_commit,
         history: &history,
     };
-    let trees = mending.trees(&mut rows)?;
-    if trees.iter().any(|tree| tree.report.snapshot.is_some() && tree.is_new) {
+    let mut trees = mending.trees(&mut rows)?;
+    mending.count(&mut trees, &mut rows)?;
+    if trees.iter().any(|tree| tree.of.1.is_some() && (tree.is_new || tree.is_cut)) {
         rows.renumber(|| rebuilding.take_id());
+    }
+    if options.cut {
+        rows.show_origins();
     }
     let unknown_tables = rows.unknown as u64;
     let log = log_of(&found, root, &trees, &rebuilding, options)?;
@@ -144,19 +162,8 @@ pub fn repair(world: World, devices: &[Arc<dyn Device>], options: &Options<'_>) 
         (None, Some(root)) if !root.log_open => LogReport::Again(0),
         (None, _) => LogReport::LeftOut,
     };
-    let store = Arc::clone(rebuilding.store());
     let pool = rebuilding.finish(&rows.into_entries(), log)?;
-    let of = trees.len() as u64;
-    let mut reports = Vec::new();
-    for (done, tree) in (0..).zip(trees) {
-        (options.shown)(Progress { stage: Stage::Files, done, of });
-        let Mended { root, is_shown, mut report, .. } = tree;
-        match count(&store, root) {
-            Ok(files) => report.files = files,
-            Err(error) => report.unread = Some(error.to_string()),
-        }
-        reports.extend(is_shown.then_some(report));
-    }
+    let reports = trees.into_iter().filter_map(|tree| tree.is_shown.then_some(tree.report)).collect();
     let report = Report {
         pool: found.name.clone(),
         guid: found.sums.pool().get(),
@@ -526,9 +533,12 @@ struct Mending<'a> {
 
 /// A tree that was put together.
 struct Mended {
+    of: TreeKey,
     root: Option<BlockPtr>,
-    /// It has new nodes.
+    /// It has new nodes, for some were lost.
     is_new: bool,
+    /// Records that were lost are holes.
+    is_cut: bool,
     /// It is none of what only clones and the trash have.
     is_shown: bool,
     report: TreeReport,
@@ -702,7 +712,8 @@ impl Mending<'_> {
         let mut is_shown = !rows.trashed().contains(&dataset);
         let (is_new, mut mended) = (plan.is_some(), root);
         let Some(record) = rows.datasets.get_mut(&dataset) else {
-            return Ok(Mended { root, is_new: false, is_shown, report });
+            let of = (dataset, high);
+            return Ok(Mended { of, root, is_new: false, is_cut: false, is_shown, report });
         };
         let (salt, now) = (record.name_salt, self.world.clock.now());
         let mut next_inode = record.next_inode;
@@ -728,7 +739,37 @@ impl Mending<'_> {
             }
             None => (record.root, record.next_inode) = (mended, next_inode),
         }
-        Ok(Mended { root: mended, is_new, is_shown, report })
+        Ok(Mended { of: (dataset, high), root: mended, is_new, is_cut: false, is_shown, report })
+    }
+
+    /// Counts the files of all trees, and cuts out what is lost of them if that is asked for.
+    fn count(&self, trees: &mut [Mended], rows: &mut Rows) -> Result<()> {
+        let (store, of) = (self.rebuilding.store(), trees.len() as u64);
+        for (done, tree) in (0..).zip(trees) {
+            (self.options.shown)(Progress { stage: Stage::Files, done, of });
+            match count(store, tree.root) {
+                Ok(files) => tree.report.files = files,
+                Err(error) => tree.report.unread = Some(error.to_string()),
+            }
+            if !self.options.cut || tree.report.files.lost == 0 {
+                continue;
+            }
+            tree.root = self.rebuilding.change_tree(tree.of.0, tree.root, cut_lost)?;
+            tree.is_cut = true;
+            match tree.of {
+                (dataset, Some(high)) => {
+                    if let Some(snapshot) = rows.snapshots.get_mut(&(dataset, high)) {
+                        snapshot.root = tree.root;
+                    }
+                }
+                (dataset, None) => {
+                    if let Some(record) = rows.datasets.get_mut(&dataset) {
+                        record.root = tree.root;
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 }
 

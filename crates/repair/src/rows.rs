@@ -229,6 +229,30 @@ impl Rows {
         }
     }
 
+    /// Gives snapshots that only clones have, or the trash, a name again where a clone began as one: else nobody who
+    /// gets the clone could be told what it shares.
+    pub(crate) fn show_origins(&mut self) {
+        let trashed = self.trashed();
+        let kept = self.datasets.values().filter(|record| !trashed.contains(&record.id));
+        let origins: BTreeSet<_> = kept.filter_map(|record| record.origin).collect();
+        for key in origins {
+            let Some(mut record) = self.snapshots.get(&key).filter(|record| record.hidden).cloned() else {
+                continue;
+            };
+            let is_taken = |name: &str| {
+                let of = self.snapshots.range((key.0, BlockId::new(0))..=(key.0, BlockId::new(u64::MAX)));
+                of.filter(|(_, other)| !other.hidden).any(|(_, other)| other.name == name)
+            };
+            if record.name.is_empty() || is_taken(&record.name) {
+                record.name = format!("origin-{}", key.1.get());
+            }
+            record.hidden = false;
+            self.snapshots.insert(key, record);
+            let own = TrashKey::Snapshot(key.1).key();
+            self.others.retain(|(other, _)| *other != own);
+        }
+    }
+
     /// All rows, as the tables have them.
     pub(crate) fn into_entries(self) -> Entries {
         let mut rows = self.others;

@@ -2,9 +2,12 @@
 
 use super::args::{self, Json};
 use super::{out, signals};
-use crate::api::Result;
+use crate::api::{ErrorKind, Result};
+use crate::client::Client;
 use crate::render;
-use crate::salvage::{Wanted, make_target, salvage, scratch};
+use crate::render::repair::Saved;
+use crate::run_dir::RunDir;
+use crate::salvage::{Place, Salvaged, Target, Wanted, check_folder, make_folder, name_of, salvage, scratch};
 use larder_device::{Clock, SystemClock};
 use larder_pool::property::format_size;
 use larder_repair::{Progress, Stage};
@@ -30,14 +33,14 @@ Examples: larder repair /dev/sda /dev/sdb            # tells, and writes nothing
           larder repair -j /images | jq '.trees[] | {dataset, files}'"
 )]
 pub struct Args {
-    /// Copy what can be saved into this folder, which is made, or is empty
-    #[arg(long, value_name = "FOLDER")]
-    to: Option<PathBuf>,
-    /// Copy snapshots as well: into DATASET@SNAPSHOT
+    /// Save what can be saved: in a folder, which is made, or is empty; or in an imported pool, as a dataset
+    #[arg(long, value_name = "FOLDER|POOL[/DATASET]")]
+    to: Option<String>,
+    /// To a folder: snapshots as well, each into DATASET@SNAPSHOT. A pool gets them always
     #[arg(long, requires = "to")]
     snapshots: bool,
-    /// Only tell what can be saved: as without --to
-    #[arg(short = 'n', conflicts_with = "to")]
+    /// Only tell what can be saved; with --to also what would become of it there
+    #[arg(short = 'n')]
     dry: bool,
     /// The pool, by its name or the number that is told, where the devices are of several
     #[arg(long, value_name = "NAME")]
@@ -61,13 +64,65 @@ pub struct Args {
     devices: Vec<String>,
 }
 
+/// Destination of what is saved.
+enum Goes {
+    Folder(PathBuf),
+    Dataset(Client, Place),
+}
+
+impl Goes {
+    /// Where `--to` says, if that can be: nobody is to find out after hours of reading.
+    fn find(to: &str, devices: &[String], args: &Args, live: &Live) -> Result<Self> {
+        let client = || Ok(Client::new(RunDir::from_environment()?));
+        match Target::parse(to, &client)? {
+            Target::Folder(folder) => {
+                if args.dry {
+                    check_folder(&folder)?
+                } else {
+                    make_folder(&folder)?
+                };
+                Ok(Self::Folder(folder))
+            }
+            Target::Dataset(name) => {
+                let name_found = name_of(devices, args.pool.as_deref(), &|progress| live.show(progress));
+                live.end();
+                let pool = name_found.map_err(|error| match error.kind {
+                    ErrorKind::Busy => error.hint(
+                        "a pool that is imported is not repaired; and what is saved goes to other devices",
+                    ),
+                    _ => error,
+                })?;
+                let client = client()?;
+                let place = Place::find(&name, &pool, &client)?;
+                Ok(Self::Dataset(client, place))
+            }
+        }
+    }
+
+    /// Saves it.
+    fn save(&self, salvaged: &Salvaged, args: &Args, live: &Live) -> Result<Saved> {
+        match self {
+            Self::Folder(folder) if args.dry => Ok(Saved::WouldCopy(folder.clone())),
+            Self::Folder(folder) => {
+                let shown = |bytes| live.tell(|| format!("{} copied", format_size(bytes)));
+                Ok(Saved::Copied(folder.clone(), salvaged.copy_to(folder, args.snapshots, &shown)?))
+            }
+            Self::Dataset(client, place) => {
+                let shown = |sent, of| {
+                    live.tell(|| format!("{} of {} sent", format_size(sent), format_size(of)));
+                };
+                Ok(Saved::Sent(salvaged.send_to((client, place), args.dry, &shown)?))
+            }
+        }
+    }
+}
+
 /// Runs it.
 pub fn run(args: &Args) -> Result<u8> {
     signals::watch()?;
-    // Not after hours of reading.
-    args.to.as_deref().map_or(Ok(()), make_target)?;
     let devices: Vec<String> = args.devices.iter().map(|name| args::device(name)).collect::<Result<_>>()?;
     let live = Live::new();
+    let goes = args.to.as_deref().map(|to| Goes::find(to, &devices, args, &live)).transpose()?;
     let scratch = args.scratch.clone().unwrap_or_else(scratch);
     let shown = |progress| live.show(progress);
     let wanted = Wanted {
@@ -75,37 +130,32 @@ pub fn run(args: &Args) -> Result<u8> {
         pool: args.pool.as_deref(),
         commit: args.commit,
         log: !args.no_log,
+        cut: matches!(goes, Some(Goes::Dataset(..))),
         scratch: &scratch,
         shown: &shown,
     };
     let salvaged = salvage(&wanted);
     live.end();
     let salvaged = salvaged?;
-    let copied = args.to.as_ref().map(|folder| {
-        let shown = |bytes| live.tell(|| format!("{} copied", format_size(bytes)));
-        let copied = salvaged.copy_to(folder, args.snapshots, &shown);
-        live.end();
-        copied
-    });
-    // What was found took long, and is told also where it cannot be copied.
-    let (copied, failed) = match copied.transpose() {
-        Ok(copied) => (copied, None),
-        Err(error) => (None, Some(error)),
+    // What was found took long, and is told also where it cannot be saved.
+    let saved = goes.map_or(Ok(Saved::Nothing), |goes| goes.save(&salvaged, args, &live));
+    live.end();
+    let (saved, failed) = match saved {
+        Ok(saved) => (saved, None),
+        Err(error) => (Saved::Nothing, Some(error)),
     };
     let path = |dataset: &str, inode| salvaged.path(dataset, inode);
-    let (report, all) = (&salvaged.report, copied.as_deref().unwrap_or_default());
+    let report = &salvaged.report;
     if args.json.json {
-        let value = render::repair::json(report, all, &path);
+        let value = render::repair::json(report, &saved, &path);
         out::print_json(&render::json::reply("larder repair", &value));
     } else {
-        let folder = args.to.as_deref().filter(|_| failed.is_none());
-        out::print(&render::repair::text(report, all, folder, args.verbose, &path));
+        out::print(&render::repair::text(report, &saved, args.verbose, failed.is_some(), &path));
     }
     if let Some(failed) = failed {
         return Err(failed);
     }
-    let is_copied = all.iter().all(|(_, copied)| copied.in_part.is_empty() && copied.failed.is_empty());
-    Ok(if report.is_whole() && is_copied { 0 } else { IN_PART })
+    Ok(if report.is_whole() && saved.is_whole() { 0 } else { IN_PART })
 }
 
 /// Milliseconds between two lines.
@@ -126,6 +176,10 @@ impl Live {
     fn show(&self, Progress { stage, done, of }: Progress) {
         self.tell(|| {
             let what = match stage {
+                Stage::Key => {
+                    let (done, of) = (format_size(done), format_size(of));
+                    return format!("{done} of {of} looked through for the pool's key");
+                }
                 Stage::Slots => "slots looked at",
                 Stage::Segments => "segments read",
                 Stage::Trees => "trees put together",

@@ -42,6 +42,7 @@ mod world;
 pub use create::free_device;
 pub use devices::{by_id, identity};
 pub use labels::clear_label;
+pub use streams::send_of;
 pub use world::system as system_world;
 
 use crate::api::dedup::RebuildIndex;

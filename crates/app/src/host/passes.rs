@@ -25,7 +25,7 @@ impl Host {
         for full in &request.names {
             let (live, dataset) = self.dataset(full)?;
             let datasets = match request.recursive {
-                true => family(&live, dataset.id()).iter().map(|one| one.id()).collect(),
+                true => family(&live.pool, dataset.id()).iter().map(|one| one.id()).collect(),
                 false => vec![dataset.id()],
             };
             let (_, all) =

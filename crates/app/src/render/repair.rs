@@ -2,13 +2,13 @@
 
 use super::date_to_second;
 use super::table::{Column, Table};
-use crate::salvage::Copied;
+use crate::salvage::{Copied, Sent};
 use larder_format::{CommitId, Timestamp};
 use larder_pool::property::format_size;
 use larder_repair::{LogReport, Report, TreeReport};
 use serde_json::{Value, json};
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Files that are told unless all are asked for.
 const FIRST: usize = 20;
@@ -16,14 +16,28 @@ const FIRST: usize = 20;
 /// Paths of files in datasets, by their inodes.
 type PathOf<'a> = &'a dyn Fn(&str, u64) -> Option<String>;
 
-/// The report as text.
-pub fn text(
-    report: &Report,
-    copied: &[(String, Copied)],
-    folder: Option<&Path>,
-    is_long: bool,
-    path: PathOf<'_>,
-) -> String {
+/// Fate of the findings.
+pub enum Saved {
+    /// It was told.
+    Nothing,
+    /// It would be copied to a folder.
+    WouldCopy(PathBuf),
+    /// It was, dataset by dataset.
+    Copied(PathBuf, Vec<(String, Copied)>),
+    /// It was sent to a pool, or would be.
+    Sent(Sent),
+}
+
+impl Saved {
+    /// Whether nothing was lost on the way.
+    pub fn is_whole(&self) -> bool {
+        let Self::Copied(_, copied) = self else { return true };
+        copied.iter().all(|(_, copied)| copied.in_part.is_empty() && copied.failed.is_empty())
+    }
+}
+
+/// The report as text, followed by what became of it unless that is told as an error.
+pub fn text(report: &Report, saved: &Saved, is_long: bool, is_failed: bool, path: PathOf<'_>) -> String {
     let mut text = String::new();
     let mut line = |what: &str, value: String| {
         let _ = writeln!(text, "{what:>10}: {value}");
@@ -34,9 +48,11 @@ pub fn text(
     let missing: Vec<_> = missing.map(|device| device.index.to_string()).collect();
     line(
         "devices",
-        match missing.len() {
-            0 => format!("all {there} are there"),
-            _ => format!("{there} are there, missing: number {}", missing.join(", ")),
+        match (there, missing.len()) {
+            (1, 0) => "its only one is there".into(),
+            (_, 0) => format!("all {there} are there"),
+            (1, _) => format!("1 is there, missing: number {}", missing.join(", ")),
+            (_, _) => format!("{there} are there, missing: number {}", missing.join(", ")),
         },
     );
     line("state", state(report));
@@ -86,13 +102,47 @@ pub fn text(
         let (lost, size) = (format_size(file.lost), format_size(file.size));
         let _ = writeln!(text, "  {}{path}: {lost} of {size}", tree.dataset);
     }
-    if let Some(folder) = folder {
+    if !is_failed {
         text.push('\n');
-        text.push_str(&saved(copied, folder));
-    } else {
-        text.push_str("\nNothing was written. --to FOLDER copies what can be saved.\n");
+        let is_partial = report.trees.iter().any(|tree| tree.files.partial > 0);
+        text.push_str(&end(saved, is_partial));
     }
     text
+}
+
+fn end(saved: &Saved, is_partial: bool) -> String {
+    match saved {
+        Saved::Nothing => {
+            "Nothing was written. --to FOLDER copies what can be saved, --to POOL sends it to an \
+                           imported pool.\n"
+                .into()
+        }
+        Saved::WouldCopy(folder) => {
+            format!("Nothing was written. It would be copied to {}\n", folder.display())
+        }
+        Saved::Copied(folder, copied) => copies(copied, folder),
+        Saved::Sent(sent) => {
+            let Sent { target, bytes, datasets, snapshots, dry_run } = sent;
+            let count = |count: u64, what: &str| match count {
+                1 => format!("1 {what}"),
+                _ => format!("{count} {what}s"),
+            };
+            let (datasets, snapshots) =
+                (count(*datasets, "dataset"), count(snapshots.len() as u64, "snapshot"));
+            let bytes = format_size(*bytes);
+            match dry_run {
+                true => {
+                    format!(
+                        "Nothing was written. {datasets} and {snapshots}, {bytes}, would be in {target}\n"
+                    )
+                }
+                false => {
+                    let holes = if is_partial { "; what files lost are holes in them" } else { "" };
+                    format!("{datasets} and {snapshots}, {bytes}, are in {target}{holes}\n")
+                }
+            }
+        }
+    }
 }
 
 fn at((commit, time): (CommitId, Timestamp)) -> String {
@@ -182,7 +232,7 @@ fn remarks(tree: &TreeReport) -> String {
     if remarks.is_empty() { "-".into() } else { remarks.join(", ") }
 }
 
-fn saved(copied: &[(String, Copied)], folder: &Path) -> String {
+fn copies(copied: &[(String, Copied)], folder: &Path) -> String {
     let objects: u64 = copied.iter().map(|(_, copied)| copied.objects).sum();
     let bytes: u64 = copied.iter().map(|(_, copied)| copied.bytes).sum();
     let mut text =
@@ -209,7 +259,7 @@ fn saved(copied: &[(String, Copied)], folder: &Path) -> String {
 }
 
 /// The report as JSON.
-pub fn json(report: &Report, copied: &[(String, Copied)], path: PathOf<'_>) -> Value {
+pub fn json(report: &Report, saved: &Saved, path: PathOf<'_>) -> Value {
     let root = |root: Option<(CommitId, Timestamp)>| {
         root.map(|(commit, time)| json!({ "commit": commit.get(), "time": time.secs }))
     };
@@ -217,6 +267,11 @@ pub fn json(report: &Report, copied: &[(String, Copied)], path: PathOf<'_>) -> V
     let devices = report.devices.iter().map(
         |device| json!({ "number": device.index, "path": device.name, "without_label": device.unlabelled }),
     );
+    let (copied, sent) = match saved {
+        Saved::Nothing | Saved::WouldCopy(_) => (&[][..], None),
+        Saved::Copied(_, copied) => (&copied[..], None),
+        Saved::Sent(sent) => (&[][..], Some(sent)),
+    };
     let copied: Vec<Value> =
         copied.iter().map(|(name, copied)| json!({ "name": name, "copied": copied })).collect();
     json!({
@@ -243,13 +298,16 @@ pub fn json(report: &Report, copied: &[(String, Copied)], path: PathOf<'_>) -> V
         "remarks": report.remarks,
         "trees": trees,
         "copied": copied,
+        "sent": sent,
     })
 }
 
 fn of_tree(tree: &TreeReport, path: PathOf<'_>) -> Value {
     let partial = tree.files.told.iter().map(|file| {
         let path = if tree.snapshot.is_none() { path(&tree.dataset, file.inode) } else { None };
-        json!({ "inode": file.inode, "path": path, "lost": file.lost, "size": file.size })
+        json!({
+            "inode": file.inode, "path": path, "lost": file.lost, "size": file.size, "ranges": file.ranges,
+        })
     });
     json!({
         "dataset": tree.dataset,

@@ -1,9 +1,13 @@
-//! `larder repair`: what is left of a damaged pool, shown, and copied elsewhere. Needs no daemon; nothing is written to
-//! the pool's devices.
+//! `larder repair`: what is left of a damaged pool, shown, and copied to a folder or sent to another pool. Only the
+//! latter needs the daemon; nothing is written to the damaged pool's devices.
 
 mod copy;
+mod send;
+mod target;
 
 pub use copy::Copied;
+pub use send::Sent;
+pub use target::{Place, Target, check_folder, make_folder};
 
 use crate::api::{ApiError, ErrorKind, Result};
 use crate::host::{identity, system_world};
@@ -36,6 +40,8 @@ pub struct Wanted<'a> {
     pub commit: Option<u64>,
     /// Whether what the log holds is done again.
     pub log: bool,
+    /// Whether lost records become holes, for the pool is to be sent.
+    pub cut: bool,
     /// Where sparse files may be made.
     pub scratch: &'a Path,
     /// Is shown how far it is.
@@ -55,7 +61,7 @@ pub struct Salvaged {
 /// # Errors
 /// When devices cannot be opened, are in use, or have no pool.
 pub fn salvage(wanted: &Wanted<'_>) -> Result<Salvaged> {
-    let devices = open_all(wanted.devices)?;
+    let (devices, twice) = open_all(wanted.devices)?;
     let internal =
         |error: std::io::Error| ApiError::new(ErrorKind::Internal, format!("cannot start: {error}"));
     let world = system_world().map_err(internal)?;
@@ -72,23 +78,17 @@ pub fn salvage(wanted: &Wanted<'_>) -> Result<Salvaged> {
         pool: wanted.pool,
         commit: wanted.commit.map(CommitId::new),
         log: wanted.log,
+        cut: wanted.cut,
         scratch: &make,
         shown: wanted.shown,
     };
-    let Repaired { pool, report } = repair(world, &devices, &options).map_err(|error| match error {
-        RepairError::Pool(error) => error.into(),
-        error @ (RepairError::NoPool { .. }
-        | RepairError::NoSuchCommit { .. }
-        | RepairError::OtherPools { .. }) => ApiError::new(ErrorKind::NotFound, error.to_string()),
-        error @ RepairError::SeveralPools(_) => {
-            ApiError::usage(error.to_string()).hint("larder repair --pool NAME DEVICE...")
-        }
-    })?;
+    let Repaired { pool, report } = repair(world, &devices, &options).map_err(told)?;
     let mount = Mount::new(Arc::clone(&pool), (0, 0));
     let mount = mount.map_err(|error| {
         ApiError::from(error).within("the intent log cannot be done again").hint("--no-log leaves it out")
     })?;
     let mut report = report;
+    report.remarks.extend(twice.into_iter().map(|name| format!("{name}: named twice, and one device")));
     for dataset in pool.datasets() {
         // Each by itself: a parent may be as damaged as a child.
         let name = pool.full_name(dataset.id());
@@ -99,6 +99,27 @@ pub fn salvage(wanted: &Wanted<'_>) -> Result<Salvaged> {
     Ok(Salvaged { report, pool, mount })
 }
 
+/// The name of the pool that these devices are of.
+///
+/// # Errors
+/// As [`salvage`].
+pub fn name_of(devices: &[String], pool: Option<&str>, shown: &dyn Fn(Progress)) -> Result<String> {
+    larder_repair::name_of(&open_all(devices)?.0, pool, shown).map_err(told)
+}
+
+/// An error of a repair, as people are told.
+fn told(error: RepairError) -> ApiError {
+    match error {
+        RepairError::Pool(error) => error.into(),
+        error @ (RepairError::NoPool { .. }
+        | RepairError::NoSuchCommit { .. }
+        | RepairError::OtherPools { .. }) => ApiError::new(ErrorKind::NotFound, error.to_string()),
+        error @ RepairError::SeveralPools(_) => {
+            ApiError::usage(error.to_string()).hint("larder repair --pool NAME DEVICE...")
+        }
+    }
+}
+
 impl Salvaged {
     /// The path of a file below its dataset, by its inode.
     pub fn path(&self, dataset: &str, inode: u64) -> Option<String> {
@@ -106,7 +127,7 @@ impl Salvaged {
         self.mount.volume(dataset.id())?.path_of(InodeId::new(inode)).ok()?
     }
 
-    /// Copies all datasets into `folder`, which is [made](make_target), a folder each, and if wanted their snapshots
+    /// Copies all datasets into `folder`, which is [made](make_folder), a folder each, and if wanted their snapshots
     /// beside them.
     ///
     /// # Errors
@@ -167,21 +188,6 @@ fn cannot_use(folder: &Path, error: &std::io::Error) -> ApiError {
     ApiError::new(ErrorKind::Denied, format!("cannot use '{}': {error}", folder.display()))
 }
 
-/// Makes the folder that is copied into, which may be there if it is empty.
-///
-/// # Errors
-/// When it cannot be, or has something in it.
-pub fn make_target(folder: &Path) -> Result<()> {
-    let failed = |error| cannot_use(folder, &error);
-    fs::create_dir_all(folder).map_err(failed)?;
-    if fs::read_dir(folder).map_err(failed)?.next().is_some() {
-        let message =
-            format!("'{}' is not empty: what is saved would mix with what is there", folder.display());
-        return Err(ApiError::new(ErrorKind::Exists, message).hint("name a folder that does not exist yet"));
-    }
-    Ok(())
-}
-
 /// The folder of a dataset below another one, made where it is missing; no link is followed.
 fn folders(top: &File, dataset: &str) -> rustix::io::Result<File> {
     let mut at: File = rustix::io::dup(top)?.into();
@@ -207,15 +213,20 @@ fn sparse(folder: &Path, size: ByteLen) -> std::io::Result<Arc<dyn Device>> {
     Ok(Arc::new(device.map_err(std::io::Error::other)?))
 }
 
+/// Devices, and names of those that were named more than once.
+type Opened = (Vec<Arc<dyn Device>>, Vec<String>);
+
 /// Opens devices to be read, each once, and files in folders that are as large as a device is.
-fn open_all(named: &[String]) -> Result<Vec<Arc<dyn Device>>> {
+fn open_all(named: &[String]) -> Result<Opened> {
     let (mut devices, mut seen): (Vec<Arc<dyn Device>>, _) = (Vec::new(), HashSet::new());
+    let mut twice = Vec::new();
     let mut is_new = |path: &Path| path.metadata().map_or(true, |meta| seen.insert(identity(&meta)));
     for name in named {
         let path = Path::new(name);
         if !path.is_dir() {
-            if is_new(path) {
-                devices.push(open(path)?);
+            match is_new(path) {
+                true => devices.push(open(path)?),
+                false => twice.push(name.clone()),
             }
             continue;
         }
@@ -240,7 +251,7 @@ fn open_all(named: &[String]) -> Result<Vec<Arc<dyn Device>>> {
         let message = format!("there is no device in {}", named.join(", "));
         return Err(ApiError::new(ErrorKind::NotFound, message));
     }
-    Ok(devices)
+    Ok((devices, twice))
 }
 
 /// Opens a device to be read, unless somebody uses it: what changes meanwhile cannot be put together.

@@ -43,9 +43,23 @@ pub struct Bed {
 
 impl Bed {
     pub fn new(word: &str, devices: usize, mib: u64) -> Self {
-        let sim = SimWorld::new(&vec![ByteLen::new(mib << 20); devices]);
-        let groups = vec![GroupSpec::data(rule_for(word, devices).unwrap(), sim.devices())];
-        let pool = Pool::create(world(1), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
+        Self::seeded((word, devices, mib), 1)
+    }
+
+    /// One with a number and a key of its own.
+    pub fn seeded((word, devices, mib): (&str, usize, u64), seed: u64) -> Self {
+        Self::made(SimWorld::new(&vec![ByteLen::new(mib << 20); devices]), word, seed)
+    }
+
+    /// One on a single disk that held something before.
+    pub fn on(images: Vec<DeviceImage>, seed: u64) -> Self {
+        Self::made(SimWorld::from_images(images), "single", seed)
+    }
+
+    fn made(sim: SimWorld, word: &str, seed: u64) -> Self {
+        let rule = rule_for(word, sim.devices().len()).unwrap();
+        let groups = vec![GroupSpec::data(rule, sim.devices())];
+        let pool = Pool::create(world(seed), PoolSpec { name: "tank".into(), groups, ashift: 12 }).unwrap();
         let mount = mounted(&pool);
         Self { pool, mount, sim }
     }
@@ -215,7 +229,12 @@ pub fn devices(images: Vec<DeviceImage>) -> Vec<Arc<dyn Device>> {
 
 /// Repairs what is on these devices.
 pub fn repaired(devices: &[Arc<dyn Device>]) -> Repaired {
+    repaired_and(devices, false)
+}
+
+/// The same, and, if said so, lost records become holes.
+pub fn repaired_and(devices: &[Arc<dyn Device>], cut: bool) -> Repaired {
     let scratch = |size| Ok(SimWorld::new(&[size]).devices().remove(0));
-    let options = Options { pool: None, commit: None, log: true, scratch: &scratch, shown: &|_| {} };
+    let options = Options { pool: None, commit: None, log: true, cut, scratch: &scratch, shown: &|_| {} };
     repair(world(7), devices, &options).unwrap()
 }

@@ -73,7 +73,14 @@ fn changed_images_panic_nothing_and_show_nothing_else_in_silence() {
             let random = SeededEntropy::new(seed);
             let mutated: Vec<_> = images.iter().map(|image| mutate(image.clone(), &random)).collect();
             let scratch = |size| Ok(SimWorld::new(&[size]).devices().remove(0));
-            let options = Options { pool: None, commit: None, log: true, scratch: &scratch, shown: &|_| {} };
+            let options = Options {
+                pool: None,
+                commit: None,
+                log: true,
+                cut: false,
+                scratch: &scratch,
+                shown: &|_| {},
+            };
             let Ok(found) = repair(world(seed), &devices(mutated), &options) else {
                 refused += 1;
                 continue;

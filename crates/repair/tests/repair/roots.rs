@@ -79,7 +79,6 @@ fn a_pool_without_roots_has_its_snapshots_and_names() {
 fn devices_without_labels_are_known_by_their_segments() {
     for (word, devices) in LAYOUTS.into_iter().filter(|(_, devices)| *devices > 1) {
         let Before { mut images, monday, now, .. } = exported(word, devices);
-        // The key is in labels alone: one has to be left.
         images.iter_mut().skip(1).for_each(zero_labels);
         let found = repaired_beside(images);
         assert_eq!(found.report.remarks.len(), devices - 1, "{word}: {:?}", found.report.remarks);

@@ -80,7 +80,7 @@ pub fn with_clones(live: &Live, mut all: Vec<Member>, more: &[Going]) -> Result<
     let mut next: Vec<_> = all.iter().map(|(_, own)| own).chain(more).flat_map(clones).collect();
     let mut seen = ids(&all);
     while let Some(clone) = next.pop() {
-        for dataset in family(live, clone) {
+        for dataset in family(&live.pool, clone) {
             if dataset.id() == ROOT_DATASET {
                 let name = live.pool.full_name(ROOT_DATASET);
                 return Err(ApiError::usage(format!("a clone is the pool's own dataset, {name}"))
@@ -105,7 +105,7 @@ fn going(live: &Live, request: &Destroy) -> Result<Vec<Member>> {
         return Err(ApiError::usage("it is the pool's own dataset")
             .hint(format!("larder pool destroy {} destroys the whole pool", request.name)));
     }
-    let mut family = family(live, found(live, &request.name)?.id());
+    let mut family = family(&live.pool, found(live, &request.name)?.id());
     if family.len() > 1 && !request.recursive {
         let below: Vec<_> = family[1..].iter().map(|below| live.pool.full_name(below.id())).collect();
         return Err(ApiError::new(ErrorKind::Busy, format!("it has children: {}", below.join(", ")))

@@ -39,7 +39,7 @@ pub fn get(host: &Host, request: &Get) -> Result<Items> {
     let mut datasets = Vec::new();
     for live in &pools {
         let looking = Rc::new(Looking { live, held: RefCell::default() });
-        let all = family(live, larder_pool::ROOT_DATASET).into_iter();
+        let all = family(&live.pool, larder_pool::ROOT_DATASET).into_iter();
         datasets.extend(all.map(|dataset| (live.pool.full_name(dataset.id()), dataset, Rc::clone(&looking))));
     }
     datasets.sort_by(|a, b| a.0.split('/').cmp(b.0.split('/')));
@@ -199,12 +199,12 @@ impl Looking<'_> {
 
     /// The same of a dataset and all below it, as far as it can be read.
     fn held_by_family(&self, dataset: DatasetId) -> u64 {
-        family(self.live, dataset).iter().filter_map(|dataset| self.held(dataset.id())).sum()
+        family(&self.live.pool, dataset).iter().filter_map(|dataset| self.held(dataset.id())).sum()
     }
 
     /// Usage of a dataset and all below it.
     fn total(&self, dataset: &Dataset) -> Usage {
-        let family = family(self.live, dataset.id());
+        let family = family(&self.live.pool, dataset.id());
         family.iter().map(|dataset| dataset.usage()).fold(Usage::default(), |sum, one| Usage {
             referenced: sum.referenced + one.referenced,
             own: sum.own + one.own,

@@ -41,7 +41,7 @@ fn meant(live: &Live, names: &[String], recursive: bool) -> Result<Vec<Meant>> {
     for name in names {
         let (dataset, own) = check_snapshot(name)?;
         let top = found(live, dataset)?;
-        let datasets = if recursive { family(live, top.id()) } else { vec![Arc::clone(&top)] };
+        let datasets = if recursive { family(&live.pool, top.id()) } else { vec![Arc::clone(&top)] };
         for dataset in datasets {
             match live.pool.snapshot_named(dataset.id(), own) {
                 Ok(record) if all.iter().all(|one| one.record.high != record.high) => {

@@ -44,12 +44,12 @@ fn found(live: &Live, full: &str) -> Result<Arc<Dataset>> {
 }
 
 /// A dataset and all below it, parents first.
-pub fn family(live: &Live, top: DatasetId) -> Vec<Arc<Dataset>> {
+pub fn family(pool: &Pool, top: DatasetId) -> Vec<Arc<Dataset>> {
     let mut children: BTreeMap<DatasetId, Vec<Arc<Dataset>>> = BTreeMap::new();
-    for dataset in live.pool.datasets().into_iter().filter(|one| !one.is_staging()) {
+    for dataset in pool.datasets().into_iter().filter(|one| !one.is_staging()) {
         children.entry(dataset.parent()).or_default().push(dataset);
     }
-    let mut all: Vec<Arc<Dataset>> = live.pool.dataset(top).into_iter().collect();
+    let mut all: Vec<Arc<Dataset>> = pool.dataset(top).into_iter().collect();
     let mut at = 0;
     while let Some(dataset) = all.get(at) {
         let mut below = children.remove(&dataset.id()).unwrap_or_default();
@@ -84,7 +84,8 @@ fn moved(
     tops: &[DatasetId],
     change: impl FnOnce() -> Result<()>,
 ) -> Result<Remounted> {
-    let family: Vec<_> = tops.iter().flat_map(|&top| family(live, top)).map(|dataset| dataset.id()).collect();
+    let family: Vec<_> =
+        tops.iter().flat_map(|&top| family(&live.pool, top)).map(|dataset| dataset.id()).collect();
     let gone = mounts.unmount_each(family.iter().copied())?;
     if let Err(error) = change() {
         mounts.mount_again(&gone);

@@ -29,12 +29,12 @@ fn by_pool(host: &Host, names: &[String]) -> Result<Vec<(Arc<Live>, Vec<String>)
 /// The datasets of these names, parents first; all when none is given.
 fn chosen(live: &Live, names: &[String], recursive: bool) -> Result<Vec<DatasetId>> {
     if names.is_empty() {
-        return Ok(family(live, ROOT_DATASET).iter().map(|dataset| dataset.id()).collect());
+        return Ok(family(&live.pool, ROOT_DATASET).iter().map(|dataset| dataset.id()).collect());
     }
     let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
     for name in names {
         let dataset = found(live, name)?;
-        let more = if recursive { family(live, dataset.id()) } else { vec![dataset] };
+        let more = if recursive { family(&live.pool, dataset.id()) } else { vec![dataset] };
         all.extend(more.iter().map(|dataset| dataset.id()).filter(|id| seen.insert(*id)));
     }
     Ok(all)

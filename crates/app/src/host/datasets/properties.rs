@@ -32,7 +32,8 @@ pub fn inherit(host: &Host, request: &Inherit) -> Result<Done> {
         return of_snapshots(host, &request.names, &[(property, None)]);
     }
     let inherit = |live: &Live, dataset: &Arc<Dataset>, before: &mut Before| {
-        let all = if request.recursive { family(live, dataset.id()) } else { vec![Arc::clone(dataset)] };
+        let all =
+            if request.recursive { family(&live.pool, dataset.id()) } else { vec![Arc::clone(dataset)] };
         all.iter().try_for_each(|dataset| before.inherit(live, dataset, property, request.received))
     };
     let doing = |name: &str| format!("cannot inherit '{property}' for '{name}'");

@@ -59,7 +59,7 @@ pub fn snapshot(host: &Host, request: &Snapshot) -> Result<Taken> {
     for name in &request.names {
         let (dataset, own) = check_snapshot(name)?;
         let dataset = found(&live, dataset)?;
-        let all = if request.recursive { family(&live, dataset.id()) } else { vec![dataset] };
+        let all = if request.recursive { family(&live.pool, dataset.id()) } else { vec![dataset] };
         let new = all.iter().map(|dataset| (dataset.id(), own.to_owned()));
         wanted.extend(new.filter(|one| seen.insert(one.clone())));
     }
@@ -144,7 +144,7 @@ fn take_held(live: &Live, going: &mut [Going]) -> Result<Vec<(DatasetId, String)
 pub fn asked(live: &Live, request: &DestroySnapshots) -> Result<Vec<Going>> {
     let (dataset, spans) = spans(&request.name)?;
     let top = found(live, dataset)?;
-    let datasets = if request.recursive { family(live, top.id()) } else { vec![top] };
+    let datasets = if request.recursive { family(&live.pool, top.id()) } else { vec![top] };
     let mut going = Vec::new();
     for dataset in datasets {
         let all = Going::all(live, dataset.id());
@@ -308,7 +308,7 @@ pub fn rename(host: &Host, request: &RenameSnapshot) -> Result<Done> {
     if !has(top.id(), from) {
         return Err(ApiError::no_such_dataset(&request.from));
     }
-    let all = if request.recursive { family(&live, top.id()) } else { vec![top] };
+    let all = if request.recursive { family(&live.pool, top.id()) } else { vec![top] };
     let renamed: Vec<_> =
         all.iter().map(|dataset| dataset.id()).filter(|&dataset| has(dataset, from)).collect();
     let doing = format!("cannot rename '{}'", request.from);

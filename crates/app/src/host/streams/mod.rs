@@ -6,7 +6,7 @@ mod send;
 mod zfs;
 
 pub use receive::{abort, receive, token};
-pub use send::send;
+pub use send::{send, send_of};
 
 use super::Host;
 use super::live::Live;

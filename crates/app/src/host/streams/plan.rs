@@ -1,6 +1,7 @@
 //! Which snapshots are sent, each upon which.
 
 use super::super::Host;
+use super::super::datasets::family;
 use super::super::live::Live;
 use crate::api::name::{check_bookmark, check_snapshot, pool_of};
 use crate::api::stream::Send;
@@ -83,42 +84,58 @@ pub struct Part {
 
 /// All that a request asks for.
 pub struct Plan {
-    /// The pool.
-    pub live: Arc<Live>,
     /// Datasets, parents and origins first.
     pub parts: Vec<Part>,
     /// Where the first snapshot goes on.
     pub token: Option<Token>,
 }
 
+/// The imported pool that a request is about.
+pub fn pool_asked(host: &Host, request: &Send) -> Result<Arc<Live>> {
+    let name = match &request.token {
+        Some(token) => decoded(token)?.name,
+        None => request.snapshot.clone(),
+    };
+    let (full, _) = check_snapshot(&name)?;
+    host.pool(pool_of(full)).map_err(|_| match &request.token {
+        Some(_) => no_longer(&format!("'{name}' used in the initial send")),
+        None => ApiError::no_such_dataset(&name),
+    })
+}
+
+fn decoded(token: &str) -> Result<Token> {
+    Token::decode(token)
+        .ok_or_else(|| ApiError::new(ErrorKind::Corrupt, "cannot resume send: resume token is corrupt"))
+}
+
+fn no_longer(what: &str) -> ApiError {
+    ApiError::new(ErrorKind::NotFound, format!("cannot resume send: {what} no longer exists"))
+}
+
 impl Plan {
-    /// Of a request.
-    pub fn of(host: &Host, request: &Send) -> Result<Self> {
+    /// Of a request to a pool.
+    pub fn of(pool: &Pool, request: &Send) -> Result<Self> {
         match &request.token {
-            Some(token) => Self::resumed(host, token),
-            None => Self::asked(host, request),
+            Some(token) => Self::resumed(pool, token),
+            None => Self::asked(pool, request),
         }
     }
 
-    fn resumed(host: &Host, token: &str) -> Result<Self> {
-        let token = Token::decode(token).ok_or_else(|| {
-            ApiError::new(ErrorKind::Corrupt, "cannot resume send: resume token is corrupt")
-        })?;
-        let gone = |text: String| {
-            Err(ApiError::new(ErrorKind::NotFound, format!("cannot resume send: {text} no longer exists")))
-        };
+    fn resumed(pool: &Pool, token: &str) -> Result<Self> {
+        let token = decoded(token)?;
+        let gone = |text: String| Err(no_longer(&text));
         let (full, _) = check_snapshot(&token.name)?;
-        let Ok((live, dataset)) = host.dataset(full) else {
+        let Ok(dataset) = pool.dataset_by_name(full) else {
             return gone(format!("'{}' used in the initial send", token.name));
         };
-        let all = live.pool.snapshots(dataset.id());
+        let all = pool.snapshots(dataset.id());
         let Some(to) = all.iter().find(|one| one.guid == token.to).cloned() else {
             return gone(format!("'{}' used in the initial send", token.name));
         };
         let from = match token.from {
             0 => None,
             guid => {
-                let Some(from) = source(&live.pool, dataset.id(), guid, &to)? else {
+                let Some(from) = source(pool, dataset.id(), guid, &to)? else {
                     return gone(format!("incremental source {guid:#x}"));
                 };
                 Some(from)
@@ -126,39 +143,39 @@ impl Plan {
         };
         let step = Step { dataset: full.to_owned(), to, from };
         let parts = vec![Part { dataset, path: String::new(), steps: vec![step] }];
-        Ok(Self { live, parts, token: Some(token) })
+        Ok(Self { parts, token: Some(token) })
     }
 
-    fn asked(host: &Host, request: &Send) -> Result<Self> {
+    fn asked(pool: &Pool, request: &Send) -> Result<Self> {
         let (full, name) = check_snapshot(&request.snapshot)?;
         let missing = || ApiError::no_such_dataset(&request.snapshot);
-        let (live, dataset) = host.dataset(full).map_err(|_| missing())?;
+        let dataset = pool.dataset_by_name(full).map_err(|_| missing())?;
         let is_bookmark = request.from.as_deref().is_some_and(|from| from.contains('#'));
         if is_bookmark && (request.replicate || request.intermediates) {
             let option = if request.replicate { "-R" } else { "-I" };
             return Err(ApiError::usage(format!("{option} needs a snapshot to begin with, and no bookmark")));
         }
         if request.replicate {
-            return Self::package(live, &dataset, full, name, request);
+            return Self::package(pool, &dataset, full, name, request);
         }
-        let all = shown(&live, dataset.id());
+        let all = shown(pool, dataset.id());
         let to = all.iter().position(|one| one.name == name).ok_or_else(missing)?;
         let up_to = &all[..=to];
-        let from = request.from.as_deref().map(|from| earlier(&live, &dataset, up_to, from)).transpose()?;
+        let from = request.from.as_deref().map(|from| earlier(pool, &dataset, up_to, from)).transpose()?;
         let steps = match (from, request.intermediates) {
             (None, true) => return Err(ApiError::usage("-I needs the snapshot to begin with")),
             (Some(Source::Snapshot(from)), true) => every_step(full, up_to, Some(from)),
             (from, _) => vec![Step { dataset: full.to_owned(), to: all[to].clone(), from }],
         };
-        Ok(Self { live, parts: vec![Part { dataset, path: String::new(), steps }], token: None })
+        Ok(Self { parts: vec![Part { dataset, path: String::new(), steps }], token: None })
     }
 
     /// A dataset and all below it, with all snapshots up to those of this name.
-    fn package(live: Arc<Live>, top: &Arc<Dataset>, full: &str, name: &str, request: &Send) -> Result<Self> {
+    fn package(pool: &Pool, top: &Arc<Dataset>, full: &str, name: &str, request: &Send) -> Result<Self> {
         let mut parts = Vec::new();
-        for dataset in super::super::datasets::family(&live, top.id()) {
-            let own = live.pool.full_name(dataset.id());
-            let all = shown(&live, dataset.id());
+        for dataset in family(pool, top.id()) {
+            let own = pool.full_name(dataset.id());
+            let all = shown(pool, dataset.id());
             let Some(to) = all.iter().position(|one| one.name == name) else {
                 if dataset.id() == top.id() {
                     return Err(ApiError::no_such_dataset(&request.snapshot));
@@ -173,7 +190,7 @@ impl Plan {
                 return Err(ApiError::new(ErrorKind::NotFound, message).hint(hint));
             };
             let from = match &request.from {
-                None => live.pool.origin(dataset.id()).filter(|_| dataset.id() != top.id()),
+                None => pool.origin(dataset.id()).filter(|_| dataset.id() != top.id()),
                 Some(from) => {
                     let from = from.rsplit_once('@').map_or("", |(_, from)| from);
                     all[..=to].iter().find(|one| one.name == from).cloned()
@@ -192,23 +209,24 @@ impl Plan {
             let path = own[full.len()..].trim_start_matches('/').to_owned();
             parts.push(Part { dataset, path, steps });
         }
-        // Clones come after their origins.
+        // Clones come after their origins, and what is below them after them.
         let mut ordered: Vec<Part> = Vec::new();
         while !parts.is_empty() {
             let is_ready = |part: &Part, left: &[Part]| {
                 let first = part.steps.first().and_then(|step| step.from.as_ref());
-                let of = first.map(Source::dataset).filter(|of| *of != part.dataset.id());
-                of.is_none_or(|of| left.iter().all(|other| other.dataset.id() != of))
+                let before = [first.map(Source::dataset), Some(part.dataset.parent())];
+                let is_left = |of: DatasetId| left.iter().any(|other| other.dataset.id() == of);
+                before.into_iter().flatten().all(|of| of == part.dataset.id() || !is_left(of))
             };
             let at = (0..parts.len()).find(|&at| is_ready(&parts[at], &parts)).unwrap_or(0);
             ordered.push(parts.remove(at));
         }
-        Ok(Self { live, parts: ordered, token: None })
+        Ok(Self { parts: ordered, token: None })
     }
 }
 
-fn shown(live: &Live, dataset: DatasetId) -> Vec<SnapshotRecord> {
-    live.pool.snapshots(dataset).into_iter().filter(|one| !is_momentary(&one.name)).collect()
+fn shown(pool: &Pool, dataset: DatasetId) -> Vec<SnapshotRecord> {
+    pool.snapshots(dataset).into_iter().filter(|one| !is_momentary(&one.name)).collect()
 }
 
 /// Source of this GUID, older than a snapshot of a dataset: a snapshot of the dataset, its origin, or a bookmark.
@@ -234,11 +252,10 @@ fn still_there(pool: &Pool, dataset: DatasetId, guid: u64, to: &SnapshotRecord) 
 }
 
 /// Source that a bookmark is left of: the snapshot while it is there, since its tree tells more, else the bookmark.
-fn marked(live: &Live, dataset: &Dataset, to: &SnapshotRecord, from: &str) -> Result<Source> {
+fn marked(pool: &Pool, dataset: &Dataset, to: &SnapshotRecord, from: &str) -> Result<Source> {
     let missing =
         || ApiError::new(ErrorKind::NotFound, format!("incremental source ({from}) does not exist"));
     let (full, name) = check_bookmark(from)?;
-    let pool = &live.pool;
     let of = pool.dataset_by_name(full).map_err(|_| missing())?.id();
     let mark = pool.bookmark(of, name).map_err(|_| missing())?;
     if mark.guid == to.guid {
@@ -251,32 +268,29 @@ fn marked(live: &Live, dataset: &Dataset, to: &SnapshotRecord, from: &str) -> Re
 }
 
 /// Source of an increment by its name: a snapshot of the dataset or its origin, or a bookmark.
-fn earlier(live: &Live, dataset: &Dataset, up_to: &[SnapshotRecord], from: &str) -> Result<Source> {
+fn earlier(pool: &Pool, dataset: &Dataset, up_to: &[SnapshotRecord], from: &str) -> Result<Source> {
     let missing = || ApiError::no_such_dataset(from);
     let (last, before) = up_to.split_last().ok_or_else(missing)?;
     if from.contains('#') {
-        return marked(live, dataset, last, from);
+        return marked(pool, dataset, last, from);
     }
     let (full, name) = check_snapshot(from)?;
-    if live.pool.full_name(dataset.id()) == full {
+    if pool.full_name(dataset.id()) == full {
         if last.name == name {
             return Err(not_earlier(from));
         }
         let found = before.iter().find(|one| one.name == name).cloned();
-        return found.map(Source::Snapshot).ok_or_else(|| {
-            match live.pool.snapshot_named(dataset.id(), name) {
-                Ok(_) => not_earlier(from),
-                Err(_) => missing(),
-            }
+        return found.map(Source::Snapshot).ok_or_else(|| match pool.snapshot_named(dataset.id(), name) {
+            Ok(_) => not_earlier(from),
+            Err(_) => missing(),
         });
     }
-    if pool_of(full) != live.pool.name() {
+    if pool_of(full) != pool.name() {
         return Err(not_earlier(from));
     }
-    let origin = live
-        .pool
+    let origin = pool
         .origin(dataset.id())
-        .filter(|origin| origin.name == name && live.pool.full_name(origin.dataset) == full);
+        .filter(|origin| origin.name == name && pool.full_name(origin.dataset) == full);
     origin.map(Source::Snapshot).ok_or_else(|| not_earlier(from))
 }
 

@@ -1,7 +1,7 @@
 //! `fs send`.
 
 use super::super::Host;
-use super::plan::{Part as Of, Plan, Source, Step};
+use super::plan::{Part as Of, Plan, Source, Step, pool_asked};
 use super::{is_here, told};
 use crate::api::name::pool_of;
 use crate::api::stream::{Emit, Part, Planned, Send as Request};
@@ -18,12 +18,20 @@ use larder_stream::{Base, Send};
 /// # Errors
 /// When there are no such snapshots, or they cannot be read: the stream is not whole.
 pub fn send(host: &Host, request: &Request, emit: &mut Emit<'_>) -> Result<()> {
+    let live = pool_asked(host, request)?;
+    send_of(&live.pool, request, &|| is_here(host, &live), emit)
+}
+
+/// Sends of a pool, as long as `waits` says that it is there.
+///
+/// # Errors
+/// As [`send`].
+pub fn send_of(pool: &Pool, request: &Request, waits: &dyn Fn() -> bool, emit: &mut Emit<'_>) -> Result<()> {
     let doing = || match request.token {
         Some(_) => "cannot resume send".to_owned(),
         None => format!("cannot send '{}'", request.snapshot),
     };
-    let plan = Plan::of(host, request)?;
-    let pool = &plan.live.pool;
+    let plan = Plan::of(pool, request)?;
     let failed = |error| told(error).within(doing()).of_pool(pool_of(&pool.name()));
     let mut planned = Vec::new();
     for step in plan.parts.iter().flat_map(|part| &part.steps) {
@@ -37,12 +45,11 @@ pub fn send(host: &Host, request: &Request, emit: &mut Emit<'_>) -> Result<()> {
             at_most: Some(send.sent()).filter(|sent| sent.unsure > 0).map(|sent| sent.bytes + sent.unsure),
         });
     }
-    let waits = || is_here(host, &plan.live);
-    if !emit(Part::Plan(planned), &waits) || request.dry_run {
+    if !emit(Part::Plan(planned), waits) || request.dry_run {
         return Ok(());
     }
     let mut encoder = Encoder::default();
-    let mut put = |frame: &Frame| emit(Part::Data(encoder.frame(frame)), &waits);
+    let mut put = |frame: &Frame| emit(Part::Data(encoder.frame(frame)), waits);
     let name = plan.parts.first().map(|part| pool.full_name(part.dataset.id())).unwrap_or_default();
     let mut flags = if request.replicate { STREAM_REPLICATES } else { 0 };
     let mut steps = plan.parts.iter().flat_map(|part| &part.steps);

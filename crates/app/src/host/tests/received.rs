@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::Source;
-use crate::api::snapshots::Snapshot;
+use crate::api::snapshots::{MakeClone, Snapshot};
 use crate::api::stream::{Part, Receive, Send};
 use crate::engine::Engine;
 
@@ -156,4 +156,28 @@ fn a_new_dataset_whose_stream_goes_on_by_a_token_keeps_what_the_first_part_said(
     assert_eq!(bed.told("tank/b", "org.example:a"), is("1", Some("1"), Source::Received));
     assert_eq!(bed.told("tank/b", "readonly"), is("off", Some("on"), Source::Default));
     assert_eq!(bed.told("tank/b", "quota").1, None, "it could have stopped the rest");
+}
+
+#[test]
+fn a_package_has_clones_after_what_they_began_as_and_what_is_below_them_after_them() {
+    let bed = Bed::new();
+    let live = bed.tank(&["tank/s", "tank/s/z", "tank/s/z/y"]);
+    bed.snap("tank/s/z/y@first");
+    let clone = |snapshot: &str, name: &str| MakeClone {
+        snapshot: snapshot.into(),
+        name: name.into(),
+        parents: false,
+        properties: BTreeMap::new(),
+    };
+    bed.host.fs_clone(clone("tank/s/z/y@first", "tank/s/a")).unwrap();
+    bed.host.fs_create(dataset("tank/s/a/c")).unwrap();
+    let all = Snapshot { names: vec!["tank/s@all".into()], recursive: true, properties: BTreeMap::new() };
+    bed.host.fs_snapshot(all).unwrap();
+    bed.bring(Send { replicate: true, ..sent("tank/s@all", None) }, into("tank/t"));
+    let origin = |name: &str| {
+        let dataset = live.pool.dataset_by_name(name).unwrap();
+        live.pool.origin(dataset.id()).map(|origin| live.pool.full_name(origin.dataset))
+    };
+    assert_eq!(origin("tank/t/a").as_deref(), Some("tank/t/z/y"));
+    assert_eq!(origin("tank/t/a/c"), None);
 }
