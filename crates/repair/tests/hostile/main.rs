@@ -1,0 +1,173 @@
+//! Hostile images: somebody who knows the pool's key changes what it is made of, and makes every sum right again. What
+//! is then done with it ends with a value or an error, never with a panic, without an end, or in memory that no pool of
+//! this size takes.
+//!
+//! The pools are the golden images. `LARDER_HOSTILE=n` is the number of cases, `LARDER_SEED=n` the first one;
+//! `LARDER_HOSTILE_GOES_ON` counts what is found by its place instead of failing at the first. A case that does not end
+//! ends the process, with its seed.
+
+mod alloc;
+mod forge;
+#[path = "../../../files/tests/golden/image.rs"]
+#[allow(dead_code, reason = "images are read here, and made elsewhere")]
+mod image;
+mod life;
+mod survey;
+
+use forge::{Dice, Forge};
+use larder_sim::DeviceImage;
+use life::Life;
+use std::backtrace::Backtrace;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+use survey::Survey;
+
+/// Seconds after which a part of a life counts as endless: most take milliseconds.
+const PATIENCE: u64 = 100;
+
+thread_local! {
+    /// Panics of this thread, caught or not, with where they happened.
+    static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Seconds that the part of a life that runs has taken, and its name.
+static TAKES: AtomicU64 = AtomicU64::new(0);
+static DOES: Mutex<String> = Mutex::new(String::new());
+
+/// Panics are noted instead of shown, and who takes forever ends the process.
+fn watch() {
+    static ONCE: OnceLock<()> = OnceLock::new();
+    ONCE.get_or_init(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let is_ours = std::thread::current().name().is_some_and(|name| name.contains("hostile"));
+            if !is_ours {
+                return before(info);
+            }
+            let trace = Backtrace::force_capture().to_string();
+            let ours = trace.lines().filter(|line| line.contains("larder_") && !line.contains("hostile::"));
+            let trace: Vec<&str> = ours.map(str::trim).take(12).collect();
+            let at = info.location().map(ToString::to_string).unwrap_or_default();
+            let words = info.payload_as_str().unwrap_or("something else").to_owned();
+            PANICS.with_borrow_mut(|all| all.push(format!("{at}: {words}\n    {}", trace.join("\n    "))));
+        }));
+        #[allow(clippy::disallowed_methods, reason = "it watches from outside of what is tested")]
+        std::thread::spawn(|| {
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+                if TAKES.fetch_add(1, Ordering::Relaxed) > PATIENCE {
+                    eprintln!("no end: {}", DOES.lock().unwrap());
+                    std::process::abort();
+                }
+            }
+        });
+    });
+}
+
+/// What a case came to.
+struct Outcome {
+    told: Vec<String>,
+    /// Parts that ended well, and those that were refused.
+    done: BTreeMap<String, (u64, u64)>,
+    found: Vec<String>,
+}
+
+/// Lives the life of a pool on these devices.
+fn live(images: &[DeviceImage], dice: &Dice, case: &str) -> Outcome {
+    watch();
+    let mut done: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    let mut found = Vec::new();
+    let mut part = |name: &str, run: &mut dyn FnMut() -> Result<(), String>| {
+        TAKES.store(0, Ordering::Relaxed);
+        *DOES.lock().unwrap() = format!("{case}: {name}");
+        PANICS.with_borrow_mut(Vec::clear);
+        alloc::begin();
+        let ended = catch_unwind(AssertUnwindSafe(run));
+        let excess = alloc::end();
+        let panics = PANICS.take();
+        let count = done.entry(name.to_owned()).or_default();
+        match &ended {
+            Ok(Ok(())) => count.0 += 1,
+            Ok(Err(_)) => count.1 += 1,
+            Err(_) => {}
+        }
+        let is_sound = panics.is_empty() && excess.is_none();
+        found.extend(panics.into_iter().map(|panic| format!("{name}: {panic}")));
+        found.extend(excess.map(|excess| format!("{name}: memory: {excess}")));
+        ended.is_ok() && is_sound
+    };
+    Life { dice, part: &mut part }.live(images);
+    TAKES.store(0, Ordering::Relaxed);
+    Outcome { told: Vec::new(), done, found }
+}
+
+/// The sound images, each looked through once.
+fn surveys() -> &'static [OnceLock<Survey>] {
+    static ALL: OnceLock<Vec<OnceLock<Survey>>> = OnceLock::new();
+    ALL.get_or_init(|| image::names().iter().map(|_| OnceLock::new()).collect())
+}
+
+fn survey(at: usize) -> &'static Survey {
+    surveys()[at].get_or_init(|| Survey::new(image::load(&image::names()[at]).0))
+}
+
+/// A case by its seed.
+fn case(seed: u64) -> Outcome {
+    let at = seed as usize % surveys().len();
+    let survey = survey(at);
+    let dice = Dice::new(seed);
+    let mut forge = Forge::new(survey, &dice);
+    for _ in 0..[1, 1, 1, 2, 3][dice.below(5)] {
+        forge.strike();
+    }
+    let (images, told) = (std::mem::take(&mut forge.devices), forge.told);
+    let name = &image::names()[at];
+    let mut outcome = live(&images, &dice, &format!("seed {seed}, {name}, {told:?}"));
+    outcome.told = [vec![name.clone()], told].concat();
+    outcome
+}
+
+fn number(name: &str, unless: u64) -> u64 {
+    std::env::var(name).map_or(unless, |value| value.parse().unwrap())
+}
+
+#[test]
+fn hostile_images_end_with_values_or_errors() {
+    let (first, count) = (number("LARDER_SEED", 1), number("LARDER_HOSTILE", 150));
+    let goes_on = std::env::var_os("LARDER_HOSTILE_GOES_ON").is_some();
+    let mut done: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    let mut found: BTreeMap<String, Vec<(u64, String)>> = BTreeMap::new();
+    for seed in first..first + count {
+        let outcome = case(seed);
+        for (name, (well, refused)) in outcome.done {
+            let count = done.entry(name).or_default();
+            *count = (count.0 + well, count.1 + refused);
+        }
+        for what in outcome.found {
+            assert!(
+                goes_on,
+                "LARDER_SEED={seed} LARDER_HOSTILE=1 cargo test -p larder-repair --test hostile: {:?}\n{what}",
+                outcome.told
+            );
+            let place = what.lines().next().unwrap_or_default().to_owned();
+            let all = found.entry(place).or_default();
+            if all.is_empty() {
+                println!("seed {seed}: {:?}\n{what}", outcome.told);
+            }
+            all.push((seed, what));
+        }
+    }
+    println!("parts, done and refused: {done:#?}");
+    for (place, all) in &found {
+        let seeds: Vec<u64> = all.iter().map(|(seed, _)| *seed).take(8).collect();
+        println!("{} times {place}: seeds {seeds:?}", all.len());
+    }
+    assert!(found.is_empty(), "{} kinds of findings", found.len());
+    let refused = done.get("import for writing").map_or(0, |count| count.1);
+    let well = done.get("export").map_or(0, |count| count.0);
+    assert!(count < 100 || refused > 0 && well > 0, "the test shows nothing: {done:#?}");
+}
