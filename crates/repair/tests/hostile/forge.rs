@@ -18,9 +18,7 @@ use larder_format::node::{InnerEntry, Key, LeafEntry, NODE_MAX, NodeHead, is_cle
 use larder_format::property::PropertyHead;
 use larder_format::root::{Root, RootDeviceEntry, RootGroupEntry, RootHead, RootImport, ring_slot};
 use larder_format::run::{PageHead, RunHead};
-use larder_format::segment::{
-    DESCRIPTOR_LEN, DescriptorHead, SegmentHead, StripeHead, stripe_header_len,
-};
+use larder_format::segment::{DESCRIPTOR_LEN, DescriptorHead, SegmentHead, StripeHead, stripe_header_len};
 use larder_format::tables::{
     BadSlotRecord, DatasetHead, FreeingRecord, HoldHead, ReceivingHead, RemainsRecord, SnapshotHead, Table,
 };
@@ -142,7 +140,8 @@ impl<'a> Forge<'a> {
         match bytes.len() {
             0..=8 => self.change_number(bytes),
             len => {
-                let at = if self.dice.one_in(2) { self.dice.below(len / 8) * 8 } else { self.dice.below(len) };
+                let at =
+                    if self.dice.one_in(2) { self.dice.below(len / 8) * 8 } else { self.dice.below(len) };
                 let width = [1, 2, 4, 8][self.dice.below(4)].min(len - at);
                 self.change_number(&mut bytes[at..at + width]);
             }
@@ -191,11 +190,15 @@ impl<'a> Forge<'a> {
         let before = sample.clone();
         self.change_field(LabelHead::FIELDS, &mut sample, &["magic", "key"]);
         let changed: Vec<(usize, u8)> = differences(&before, &sample);
-        self.in_areas(0, LABEL_LEN, move_bytes(&changed, &|bytes: &mut [u8]| {
-            let end = bytes.len() - 8;
-            let sum = plain64(&bytes[..end]);
-            bytes[end..].copy_from_slice(&sum.to_le_bytes());
-        }));
+        self.in_areas(
+            0,
+            LABEL_LEN,
+            move_bytes(&changed, &|bytes: &mut [u8]| {
+                let end = bytes.len() - 8;
+                let sum = plain64(&bytes[..end]);
+                bytes[end..].copy_from_slice(&sum.to_le_bytes());
+            }),
+        );
     }
 
     fn heartbeat(&mut self) {
@@ -204,11 +207,15 @@ impl<'a> Forge<'a> {
         let before = sample.clone();
         self.change_field(HeartbeatHead::FIELDS, &mut sample, &["magic"]);
         let changed: Vec<(usize, u8)> = differences(&before, &sample);
-        self.in_areas(HEARTBEAT_OFFSET, LABEL_LEN, move_bytes(&changed, &|bytes: &mut [u8]| {
-            let end = bytes.len() - 8;
-            let sum = plain64(&bytes[..end]);
-            bytes[end..].copy_from_slice(&sum.to_le_bytes());
-        }));
+        self.in_areas(
+            HEARTBEAT_OFFSET,
+            LABEL_LEN,
+            move_bytes(&changed, &|bytes: &mut [u8]| {
+                let end = bytes.len() - 8;
+                let sum = plain64(&bytes[..end]);
+                bytes[end..].copy_from_slice(&sum.to_le_bytes());
+            }),
+        );
     }
 
     /// Changes the newest root, wherever it is.
@@ -259,13 +266,17 @@ impl<'a> Forge<'a> {
         }
         let changed = differences(&before, &bytes);
         let at = ring_slot(DeviceOffset::new(0), root.commit).get();
-        self.in_areas(at, RING_SLOT, move_bytes(&changed, &|bytes: &mut [u8]| {
-            let len = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
-            let len = len.clamp(RootHead::SIZE, RING_SLOT);
-            bytes[248..256].fill(0);
-            let sum = checksum::fast64(sums, &bytes[..len]);
-            bytes[248..256].copy_from_slice(&sum.to_le_bytes());
-        }));
+        self.in_areas(
+            at,
+            RING_SLOT,
+            move_bytes(&changed, &|bytes: &mut [u8]| {
+                let len = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+                let len = len.clamp(RootHead::SIZE, RING_SLOT);
+                bytes[248..256].fill(0);
+                let sum = checksum::fast64(sums, &bytes[..len]);
+                bytes[248..256].copy_from_slice(&sum.to_le_bytes());
+            }),
+        );
     }
 
     fn descriptor(&mut self) {
@@ -280,7 +291,8 @@ impl<'a> Forge<'a> {
             if only.is_some_and(|only| only != number) {
                 continue;
             }
-            let mut bytes = self.devices[image].read(DeviceOffset::new(slot), DESCRIPTOR_LEN as usize).to_vec();
+            let mut bytes =
+                self.devices[image].read(DeviceOffset::new(slot), DESCRIPTOR_LEN as usize).to_vec();
             if changed.is_none() {
                 let before = bytes.clone();
                 match what.0 {
@@ -342,7 +354,11 @@ impl<'a> Forge<'a> {
         let Some(block) = self.one_block(|block| block.header.info.kind == kind) else { return };
         let Some(mut stored) = self.survey.stored(block) else { return };
         self.told.push(format!("header of a {kind:?} block {}", block.header.id));
-        self.change_field(BlockHeader::FIELDS, &mut stored, &["magic", "header_sum", "payload_sum", "payload"]);
+        self.change_field(
+            BlockHeader::FIELDS,
+            &mut stored,
+            &["magic", "header_sum", "payload_sum", "payload"],
+        );
         if self.dice.one_in(6) {
             self.change_number(&mut stored[36..40]);
         }
@@ -834,10 +850,7 @@ fn differences(before: &[u8], after: &[u8]) -> Vec<(usize, u8)> {
 }
 
 /// Puts these bytes, then makes sums right.
-fn move_bytes<'a>(
-    changed: &'a [(usize, u8)],
-    sum: &'a dyn Fn(&mut [u8]),
-) -> impl Fn(&mut [u8]) + Copy + 'a {
+fn move_bytes<'a>(changed: &'a [(usize, u8)], sum: &'a dyn Fn(&mut [u8])) -> impl Fn(&mut [u8]) + Copy + 'a {
     move |bytes| {
         changed.iter().for_each(|&(at, byte)| bytes[at] = byte);
         sum(bytes);
@@ -935,7 +948,8 @@ impl Raw {
                 if is_clear(key.kind) { &mut clear } else { &mut sealed }.extend_from_slice(value);
             }
         }
-        let (count, clear_len, sealed_len) = (self.entries.len() as u16, clear.len() as u16, sealed.len() as u16);
+        let (count, clear_len, sealed_len) =
+            (self.entries.len() as u16, clear.len() as u16, sealed.len() as u16);
         NodeHead { level: self.level, count, clear: clear_len, sealed: sealed_len }.put(&mut out);
         out.extend(clear);
         out.extend(sealed);

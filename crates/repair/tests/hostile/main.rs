@@ -27,7 +27,7 @@ use std::time::Duration;
 use survey::Survey;
 
 /// Seconds after which a part of a life counts as endless: most take milliseconds.
-const PATIENCE: u64 = 100;
+const PATIENCE: u64 = 40;
 
 thread_local! {
     /// Panics of this thread, caught or not, with where they happened.
@@ -49,11 +49,12 @@ fn watch() {
                 return before(info);
             }
             let trace = Backtrace::force_capture().to_string();
-            let ours = trace.lines().filter(|line| line.contains("larder_") && !line.contains("hostile::"));
-            let trace: Vec<&str> = ours.map(str::trim).take(12).collect();
+            let ours = trace.lines().filter(|line| line.contains("/crates/") && !line.contains("/hostile/"));
+            let trace: Vec<&str> =
+                ours.map(|line| line.rsplit("/crates/").next().unwrap_or(line)).take(9).collect();
             let at = info.location().map(ToString::to_string).unwrap_or_default();
             let words = info.payload_as_str().unwrap_or("something else").to_owned();
-            PANICS.with_borrow_mut(|all| all.push(format!("{at}: {words}\n    {}", trace.join("\n    "))));
+            PANICS.with_borrow_mut(|all| all.push(format!("{at}: {words}\n    {}", trace.join(", "))));
         }));
         #[allow(clippy::disallowed_methods, reason = "it watches from outside of what is tested")]
         std::thread::spawn(|| {
@@ -73,6 +74,8 @@ struct Outcome {
     told: Vec<String>,
     /// Parts that ended well, and those that were refused.
     done: BTreeMap<String, (u64, u64)>,
+    /// Refusals by their part.
+    refused: Vec<(String, String)>,
     found: Vec<String>,
 }
 
@@ -80,7 +83,7 @@ struct Outcome {
 fn live(images: &[DeviceImage], dice: &Dice, case: &str) -> Outcome {
     watch();
     let mut done: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-    let mut found = Vec::new();
+    let (mut found, mut refused) = (Vec::new(), Vec::new());
     let mut part = |name: &str, run: &mut dyn FnMut() -> Result<(), String>| {
         TAKES.store(0, Ordering::Relaxed);
         *DOES.lock().unwrap() = format!("{case}: {name}");
@@ -92,7 +95,10 @@ fn live(images: &[DeviceImage], dice: &Dice, case: &str) -> Outcome {
         let count = done.entry(name.to_owned()).or_default();
         match &ended {
             Ok(Ok(())) => count.0 += 1,
-            Ok(Err(_)) => count.1 += 1,
+            Ok(Err(why)) => {
+                count.1 += 1;
+                refused.push((name.to_owned(), why.clone()));
+            }
             Err(_) => {}
         }
         let is_sound = panics.is_empty() && excess.is_none();
@@ -102,7 +108,7 @@ fn live(images: &[DeviceImage], dice: &Dice, case: &str) -> Outcome {
     };
     Life { dice, part: &mut part }.live(images);
     TAKES.store(0, Ordering::Relaxed);
-    Outcome { told: Vec::new(), done, found }
+    Outcome { told: Vec::new(), done, refused, found }
 }
 
 /// The sound images, each looked through once.
@@ -141,8 +147,13 @@ fn hostile_images_end_with_values_or_errors() {
     let goes_on = std::env::var_os("LARDER_HOSTILE_GOES_ON").is_some();
     let mut done: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let mut found: BTreeMap<String, Vec<(u64, String)>> = BTreeMap::new();
+    let mut reasons: BTreeMap<(String, String), u64> = BTreeMap::new();
     for seed in first..first + count {
         let outcome = case(seed);
+        for (part, why) in outcome.refused {
+            let words = why.split(|of: char| of.is_ascii_digit()).next().unwrap_or_default().to_owned();
+            *reasons.entry((part, words)).or_default() += 1;
+        }
         for (name, (well, refused)) in outcome.done {
             let count = done.entry(name).or_default();
             *count = (count.0 + well, count.1 + refused);
@@ -161,7 +172,8 @@ fn hostile_images_end_with_values_or_errors() {
             all.push((seed, what));
         }
     }
-    println!("parts, done and refused: {done:#?}");
+    println!("parts, done and refused: {done:?}");
+    reasons.iter().for_each(|((part, why), count)| println!("{count} times {part}: {why}"));
     for (place, all) in &found {
         let seeds: Vec<u64> = all.iter().map(|(seed, _)| *seed).take(8).collect();
         println!("{} times {place}: seeds {seeds:?}", all.len());

@@ -7,9 +7,7 @@ use larder_format::field::Field;
 use larder_format::label::{Label, label_areas};
 use larder_format::node::{Key, Node};
 use larder_format::root::Root;
-use larder_format::segment::{
-    DESCRIPTOR_LEN, SegmentKind, SegmentRecord, StripeHeader, stripe_header_len,
-};
+use larder_format::segment::{DESCRIPTOR_LEN, SegmentKind, SegmentRecord, StripeHeader, stripe_header_len};
 use larder_format::tables::Table;
 use larder_format::{BlockId, BlockPtr, DeviceGuid, DeviceOffset, HostId};
 use larder_pool::codec;
@@ -212,7 +210,8 @@ impl Survey {
         }
         for block in &mut self.blocks {
             let segment = &self.segments[self.stripes[block.stripe].segment].record;
-            block.live |= segment.kind == SegmentKind::Log && block.header.incarnation == self.root.log_incarnation;
+            block.live |=
+                segment.kind == SegmentKind::Log && block.header.incarnation == self.root.log_incarnation;
         }
     }
 
@@ -223,7 +222,9 @@ impl Survey {
             if !matches!(block.header.info.kind, BlockKind::Node | BlockKind::Table) {
                 continue;
             }
-            let Some(Ok(Node::Leaf(leaf))) = self.plain(block).map(|plain| Node::decode(&plain)) else { continue };
+            let Some(Ok(Node::Leaf(leaf))) = self.plain(block).map(|plain| Node::decode(&plain)) else {
+                continue;
+            };
             all.extend(leaf.keys().iter().flat_map(|key| [key.object, key.offset]).step_by(3));
         }
         all.extend(self.segments.iter().map(|of| of.record.id.get()));
