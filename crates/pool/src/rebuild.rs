@@ -126,6 +126,11 @@ pub struct Rebuilding {
     unnoted: Vec<Changes>,
 }
 
+/// Whether a row of the pool's tables says something: one that does not is none.
+pub fn is_row(key: &Key, value: &[u8]) -> bool {
+    Contents::default().take(key, value, &mut InPieces::default()).is_ok()
+}
+
 impl Rebuilding {
     /// Writes labels onto the devices: what they held beside segments is gone.
     ///

@@ -64,19 +64,37 @@ impl<'a> Forge<'a> {
 
     /// Changes one structure.
     pub fn strike(&mut self) {
-        match self.dice.below(100) {
-            0..4 => self.label(),
-            4..16 => self.root(),
-            16..17 => self.heartbeat(),
-            17..20 => self.descriptor(),
-            20..24 => self.stripe_header(),
-            24..30 => self.block_header(),
-            30..55 => self.payload(BlockKind::Table),
-            55..78 => self.payload(BlockKind::Node),
-            78..88 => self.payload(BlockKind::Run),
-            88..92 => self.payload(BlockKind::CommitRecord),
-            92..97 => self.payload(BlockKind::Log),
-            _ => self.payload(BlockKind::Record),
+        let kind = match self.dice.below(100) {
+            0..4 => return self.label(),
+            4..16 => return self.root(),
+            16..17 => return self.heartbeat(),
+            17..20 => return self.descriptor(),
+            20..24 => return self.stripe_header(),
+            24..30 => return self.block_header(),
+            30..53 => BlockKind::Table,
+            53..74 => BlockKind::Node,
+            74..84 => BlockKind::Run,
+            84..89 => BlockKind::CommitRecord,
+            89..97 => BlockKind::Log,
+            _ => BlockKind::Record,
+        };
+        if self.one_block(|block| block.header.info.kind == kind).is_none() {
+            return self.strike();
+        }
+        self.payload(kind);
+        // Commit records count where nothing else is left.
+        if kind == BlockKind::CommitRecord && self.dice.one_in(2) || self.dice.one_in(20) {
+            self.zero_roots();
+        }
+    }
+
+    fn zero_roots(&mut self) {
+        self.told.push("no roots".into());
+        for image in &mut self.devices {
+            for area in label_areas(image.size()) {
+                let at = DeviceOffset::new(area.get() + RING_OFFSET);
+                image.write(at, &vec![0; RING_SLOTS as usize * RING_SLOT]);
+            }
         }
     }
 

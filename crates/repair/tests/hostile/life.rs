@@ -549,8 +549,23 @@ fn stream(
     Some((bytes, begin))
 }
 
-/// Another pool takes a stream, or refuses it.
-fn receive(bytes: &[u8], begin: &Begin) {
+/// Streams of the snapshots on these devices, with what they say at their beginning.
+pub fn streams(images: &[DeviceImage]) -> Vec<(Vec<u8>, Begin)> {
+    let sim = SimWorld::from_images(images.to_vec());
+    let options = ImportOptions { read_only: true, ..ImportOptions::default() };
+    let pool = Pool::import(world(7), plans(&sim).remove(0), &options).unwrap();
+    let mut all = Vec::new();
+    for dataset in pool.datasets() {
+        for snapshot in pool.snapshots(dataset.id()) {
+            let view = pool.snapshot_view(dataset.id(), &snapshot.name).unwrap();
+            all.extend(stream(&pool, None, &view));
+        }
+    }
+    all
+}
+
+/// Another pool takes a stream, or refuses it: whether it does.
+pub fn receive(bytes: &[u8], begin: &Begin) -> bool {
     let sim = SimWorld::new(&[ByteLen::new(64 << 20)]);
     let groups = vec![GroupSpec::data(rule_for("single", 1).unwrap(), sim.devices())];
     let spec = PoolSpec { name: "other".into(), groups, ashift: 12 };
@@ -558,17 +573,18 @@ fn receive(bytes: &[u8], begin: &Begin) {
     let made = pool.create_dataset("other/in", BTreeMap::new()).unwrap().id();
     pool.commit().unwrap();
     let record = Receive::record(begin, "one", None, 1, true, true);
-    let Ok(incoming) = pool.receive(made, record, begin.salt) else { return };
-    let Ok(mut receive) = Receive::new(&pool, incoming, begin) else { return };
+    let Ok(incoming) = pool.receive(made, record, begin.salt) else { return false };
+    let Ok(mut receive) = Receive::new(&pool, incoming, begin) else { return false };
     let mut decoder = Decoder::new(bytes);
     if decoder.frame().is_err() || decoder.frame().is_err() || receive.run(&mut decoder).is_err() {
-        return;
+        return false;
     }
     if receive.into_incoming().finish(ReceiveAs::Next).is_err() {
-        return;
+        return false;
     }
     // What was believed is a pool without a flaw.
     let upkeep = Upkeep::new(&pool);
     let problems = upkeep.check().unwrap().problems;
     assert!(problems.is_empty(), "a stream that was believed left {problems:#?}");
+    true
 }

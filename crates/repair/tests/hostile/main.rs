@@ -16,9 +16,10 @@ mod survey;
 
 use forge::{Dice, Forge};
 use larder_sim::DeviceImage;
+use larder_stream::wire::repair_sums;
 use life::Life;
 use std::backtrace::Backtrace;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,6 +33,8 @@ const PATIENCE: u64 = 40;
 thread_local! {
     /// Panics of this thread, caught or not, with where they happened.
     static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    /// A part runs in this thread.
+    static IS_TESTED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Seconds that the part of a life that runs has taken, and its name.
@@ -44,8 +47,7 @@ fn watch() {
     ONCE.get_or_init(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            let is_ours = std::thread::current().name().is_some_and(|name| name.contains("hostile"));
-            if !is_ours {
+            if !IS_TESTED.get() {
                 return before(info);
             }
             let trace = Backtrace::force_capture().to_string();
@@ -81,6 +83,16 @@ struct Outcome {
 
 /// Lives the life of a pool on these devices.
 fn live(images: &[DeviceImage], dice: &Dice, case: &str) -> Outcome {
+    watched(case, |part| {
+        Life { dice, part }.live(images);
+    })
+}
+
+/// Runs a part of a case: its name, and what it does. Whether the case goes on.
+type RunPart<'a> = &'a mut dyn FnMut(&str, &mut dyn FnMut() -> Result<(), String>) -> bool;
+
+/// Runs parts within limits.
+fn watched(case: &str, run: impl FnOnce(RunPart<'_>)) -> Outcome {
     watch();
     let mut done: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let (mut found, mut refused) = (Vec::new(), Vec::new());
@@ -89,7 +101,9 @@ fn live(images: &[DeviceImage], dice: &Dice, case: &str) -> Outcome {
         *DOES.lock().unwrap() = format!("{case}: {name}");
         PANICS.with_borrow_mut(Vec::clear);
         alloc::begin();
+        IS_TESTED.set(true);
         let ended = catch_unwind(AssertUnwindSafe(run));
+        IS_TESTED.set(false);
         let excess = alloc::end();
         let panics = PANICS.take();
         let count = done.entry(name.to_owned()).or_default();
@@ -106,7 +120,7 @@ fn live(images: &[DeviceImage], dice: &Dice, case: &str) -> Outcome {
         found.extend(excess.map(|excess| format!("{name}: memory: {excess}")));
         ended.is_ok() && is_sound
     };
-    Life { dice, part: &mut part }.live(images);
+    run(&mut part);
     TAKES.store(0, Ordering::Relaxed);
     Outcome { told: Vec::new(), done, refused, found }
 }
@@ -137,6 +151,29 @@ fn case(seed: u64) -> Outcome {
     outcome
 }
 
+/// Changes bytes of a stream, numbers most often, and makes the sums of its frames right.
+fn forged_stream(sound: &[u8], dice: &Dice) -> Vec<u8> {
+    let mut bytes = sound.to_vec();
+    for _ in 0..=dice.below(3) {
+        let at = dice.below(bytes.len());
+        let len = [1, 1, 2, 4, 8][dice.below(5)].min(bytes.len() - at);
+        match dice.below(6) {
+            0 => bytes[at] ^= 1 << dice.below(8),
+            1 => bytes[at..at + len].fill(0xff),
+            2 => bytes[at..at + len].fill(0),
+            3 => bytes[at] = bytes[at].wrapping_add(1),
+            4 => {
+                let from = at.saturating_sub(dice.below(200));
+                let to = dice.below(bytes.len() - (at - from));
+                bytes.copy_within(from..at, to);
+            }
+            _ => bytes[at..at + len].fill(b"/.\0\x7f"[dice.below(4)]),
+        }
+    }
+    repair_sums(&mut bytes);
+    bytes
+}
+
 fn number(name: &str, unless: u64) -> u64 {
     std::env::var(name).map_or(unless, |value| value.parse().unwrap())
 }
@@ -147,13 +184,17 @@ fn hostile_images_end_with_values_or_errors() {
     let goes_on = std::env::var_os("LARDER_HOSTILE_GOES_ON").is_some();
     let mut done: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let mut found: BTreeMap<String, Vec<(u64, String)>> = BTreeMap::new();
-    let mut reasons: BTreeMap<(String, String), u64> = BTreeMap::new();
+    let (mut reasons, mut struck) =
+        (BTreeMap::<(String, String), u64>::new(), BTreeMap::<String, u64>::new());
     for seed in first..first + count {
         let outcome = case(seed);
         for (part, why) in outcome.refused {
             let words = why.split(|of: char| of.is_ascii_digit()).next().unwrap_or_default().to_owned();
             *reasons.entry((part, words)).or_default() += 1;
         }
+        let words =
+            |told: &String| told.split(|of: char| of.is_ascii_digit()).next().unwrap_or_default().to_owned();
+        outcome.told.iter().skip(1).for_each(|told| *struck.entry(words(told)).or_default() += 1);
         for (name, (well, refused)) in outcome.done {
             let count = done.entry(name).or_default();
             *count = (count.0 + well, count.1 + refused);
@@ -172,6 +213,7 @@ fn hostile_images_end_with_values_or_errors() {
             all.push((seed, what));
         }
     }
+    println!("struck: {struck:?}");
     println!("parts, done and refused: {done:?}");
     reasons.iter().for_each(|((part, why), count)| println!("{count} times {part}: {why}"));
     for (place, all) in &found {
@@ -182,4 +224,30 @@ fn hostile_images_end_with_values_or_errors() {
     let refused = done.get("import for writing").map_or(0, |count| count.1);
     let well = done.get("export").map_or(0, |count| count.0);
     assert!(count < 100 || refused > 0 && well > 0, "the test shows nothing: {done:#?}");
+}
+
+#[test]
+fn hostile_streams_end_with_values_or_errors() {
+    let (first, count) = (number("LARDER_SEED", 1), number("LARDER_HOSTILE", 150));
+    let names = ["v9-snapshots", "v9-lineages", "v9-datasets"];
+    let sound: Vec<_> = names.iter().flat_map(|name| life::streams(&image::load(name).0)).collect();
+    let (mut taken, mut refused) = (0_u64, 0_u64);
+    for seed in first..first + count {
+        let dice = Dice::new(seed);
+        let (bytes, begin) = &sound[seed as usize % sound.len()];
+        let forged = forged_stream(bytes, &dice);
+        let outcome = watched(&format!("stream of seed {seed}"), |part| {
+            part("receive", &mut || {
+                *if life::receive(&forged, begin) { &mut taken } else { &mut refused } += 1;
+                Ok(())
+            });
+        });
+        assert!(
+            outcome.found.is_empty(),
+            "LARDER_SEED={seed} LARDER_HOSTILE=1 cargo test -p larder-repair --test hostile streams: {:#?}",
+            outcome.found
+        );
+    }
+    println!("{taken} streams taken, {refused} refused");
+    assert!(count < 100 || taken > 0 && refused > 0, "the test shows nothing");
 }
