@@ -206,11 +206,8 @@ impl Contents {
             Table::Freeing => self.freeing = FreeingRecord::decode(value)?,
             Table::Properties => {
                 let record = PropertyRecord::decode(value)?;
-                let dataset = DatasetId::new(id);
-                let own = Table::property_key(dataset, &record.name, record.source);
-                is_its(own == *key, "property record")?;
                 let record = if id == 0 { local(record)? } else { record };
-                self.properties.entry(dataset).or_default().adopt(record);
+                self.properties.entry(DatasetId::new(id)).or_default().adopt(record);
             }
             _ => return Err(Corrupt::new("a table that is not known", Reason::Feature)),
         }

@@ -7,6 +7,7 @@
 //! ends the process, with its seed.
 
 mod alloc;
+mod cases;
 mod forge;
 #[path = "../../../files/tests/golden/image.rs"]
 #[allow(dead_code, reason = "images are read here, and made elsewhere")]
