@@ -94,6 +94,9 @@ type RunPart<'a> = &'a mut dyn FnMut(&str, &mut dyn FnMut() -> Result<(), String
 
 /// Runs parts within limits.
 fn watched(case: &str, run: impl FnOnce(RunPart<'_>)) -> Outcome {
+    // Limits are the process's: one case at a time.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     watch();
     let mut done: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let (mut found, mut refused) = (Vec::new(), Vec::new());
