@@ -17,15 +17,16 @@ use larder_format::log::{LogHead, OpHead};
 use larder_format::node::{InnerEntry, Key, LeafEntry, NODE_MAX, NodeHead, is_clear};
 use larder_format::property::PropertyHead;
 use larder_format::root::{Root, RootDeviceEntry, RootGroupEntry, RootHead, RootImport, ring_slot};
-use larder_format::run::{PageHead, RunHead};
+use larder_format::run::{Delta, Marks, PageBuilder, PageHead, Places, RunHead, RunPage, Target};
 use larder_format::segment::{DESCRIPTOR_LEN, DescriptorHead, SegmentHead, StripeHead, stripe_header_len};
 use larder_format::tables::{
     BadSlotRecord, DatasetHead, FreeingRecord, HoldHead, ReceivingHead, RemainsRecord, SnapshotHead, Table,
 };
 use larder_format::trash::TrashHead;
-use larder_format::{BlockPtr, DeviceOffset};
+use larder_format::{BlockId, BlockPtr, DeviceOffset, Place};
 use larder_sim::DeviceImage;
 use larder_store::parity;
+use std::collections::BTreeSet;
 
 /// Draws by seed.
 pub struct Dice(SeededEntropy);
@@ -554,6 +555,9 @@ impl<'a> Forge<'a> {
     fn change_page(&mut self, plain: &mut Vec<u8>) {
         let kind = plain[12];
         self.told.push(format!("page of kind {kind}"));
+        if kind == 1 && self.dice.one_in(2) {
+            return self.change_map_entries(plain);
+        }
         match (self.dice.below(6), kind) {
             (0 | 1, _) => self.change_field(PageHead::FIELDS, plain, &[]),
             (2, 3) => self.change_field(PrintsHead::FIELDS, &mut plain[PageHead::SIZE..], &[]),
@@ -576,6 +580,56 @@ impl<'a> Forge<'a> {
                 self.flip(&mut plain[at..end]);
             }
         }
+    }
+
+    /// Entries of the map that say something else: where a block is, that it is another, or none.
+    fn change_map_entries(&mut self, plain: &mut Vec<u8>) {
+        let Ok((run, page)) = RunPage::of_any_run(plain.as_slice().into()) else { return };
+        let known = self.survey.blocks.iter().map(|block| block.header.id);
+        let known = known.chain(self.survey.pointers.iter().map(|pointer| pointer.id));
+        let ids: BTreeSet<BlockId> = known.filter(|id| (page.first()..=page.last()).contains(id)).collect();
+        let mut entries: Vec<(BlockId, Delta)> =
+            ids.into_iter().filter_map(|id| Some((id, page.find(id)?))).collect();
+        for _ in 0..=self.dice.below(3) {
+            let Some(other) = self.dice.one(&entries).copied() else { return };
+            let at = self.dice.below(entries.len());
+            let (id, delta) = &mut entries[at];
+            match self.dice.below(7) {
+                0 => delta.target = Target::Alias(other.0),
+                1 => delta.target = Target::Alias(*id),
+                2 => delta.target = other.1.target,
+                3 => *delta = Delta::DELETE,
+                4 => {
+                    let mark = [Marks::SHARED, Marks::DEAD, Marks::ALIASED][self.dice.below(3)];
+                    (delta.set, delta.clear) = (delta.set.with(mark), delta.clear.without(mark));
+                }
+                5 => {
+                    let Target::Places(places) = delta.target else { continue };
+                    let mut bytes = [0; 16];
+                    places[0].store(&mut bytes);
+                    let at = [0, 8, 11, 12][self.dice.below(4)];
+                    let number = self.number(0).to_le_bytes();
+                    bytes[at..at + 1 + at / 12].copy_from_slice(&number[..1 + at / 12]);
+                    if let Ok(places) = Places::new(&[Place::load(&bytes), places[0]][..1 + at % 2]) {
+                        delta.target = Target::Places(places);
+                    }
+                }
+                _ => drop(entries.remove(at)),
+            }
+        }
+        let mut builder = PageBuilder::new(run);
+        for (id, delta) in entries.iter().filter(|(_, delta)| *delta != Delta::NONE) {
+            if !builder.is_full() {
+                builder.push(*id, delta);
+            }
+        }
+        if builder.is_empty() {
+            return;
+        }
+        let number = plain[8..12].to_vec();
+        *plain = builder.finish();
+        plain[8..12].copy_from_slice(&number);
+        self.told.push("entries of the map".into());
     }
 
     fn change_commit_record(&mut self, plain: &mut Vec<u8>) {

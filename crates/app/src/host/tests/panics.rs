@@ -2,7 +2,8 @@
 //! done, `status`, `check` and `events` tell of it, and the next import is of what was before.
 
 use super::*;
-use crate::api::pool::{Events, Export, State, Status, Sync};
+use crate::api::events::Events;
+use crate::api::pool::{Export, State, Status, Sync};
 use crate::render::status::{Health, check_line, health};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
