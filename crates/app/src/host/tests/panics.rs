@@ -7,7 +7,7 @@ use crate::api::pool::{Export, State, Status, Sync};
 use crate::render::status::{Health, check_line, health};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Says it as the daemon does, without words on the terminal of the tests.
+/// The change panics, and the pool knows.
 fn dies_in(live: &Live, change: impl FnOnce()) {
     catch_unwind(AssertUnwindSafe(change)).expect_err("it panics");
     assert!(live.pool.store().suspended().is_some(), "nobody was told");
@@ -35,7 +35,7 @@ fn a_panic_suspends_the_pool_and_status_check_and_events_say_so() {
     assert!(told.contains("a bug of Larder"), "{told}");
     assert_eq!(health(&status), Health::Faulted, "what `check` ends with");
     let line = check_line(&status);
-    assert!(line.contains("tank") && line.contains("SUSPENDED"), "{line}");
+    assert!(line.contains("tank: faulted") && line.contains("a bug of Larder"), "{line}");
     let events = bed.host.pool_events(Events { names: vec!["tank".into()], ..Events::default() }).unwrap();
     let is_told = events.pools[0]
         .events
