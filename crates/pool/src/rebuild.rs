@@ -142,7 +142,7 @@ impl Rebuilding {
         let (commit, first_block, _) = next;
         let history = vec![RootImport { incarnation, first: commit, first_block, skipped: 0 }];
         let (mut groups, mut devices) = (groups, devices);
-        // What is found may have the greatest numbers there are.
+        // The devices found may have the greatest numbers there are.
         let is_free = |number: &u16| groups.iter().all(|group| group.index.get() != *number);
         let own = (0..NO_GROUP.get()).find(is_free).ok_or(Refusal::NoGroupNumbers)?;
         let is_free = |number: &u16| devices.iter().all(|one| one.index.get() != *number);

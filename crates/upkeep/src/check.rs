@@ -414,7 +414,7 @@ impl Checker<'_> {
                         report.problems.push(format!("{slot:?} is neither free nor used by one segment"));
                     }
                 };
-                // How many slots a device has that is not here is the root's word alone, which may be any number.
+                // Of a device that is not here, the root alone tells the number of slots, which may be any.
                 if member.label().is_some() {
                     let all = (0..member.slot_count()).map(SlotIndex::new);
                     all.for_each(|index| check(Slot { device: member.index, index }));

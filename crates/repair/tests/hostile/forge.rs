@@ -54,7 +54,7 @@ pub struct Forge<'a> {
     survey: &'a Survey,
     pub devices: Vec<DeviceImage>,
     dice: &'a Dice,
-    /// What was done, in words.
+    /// The changes, in words.
     pub told: Vec<String>,
 }
 
@@ -406,7 +406,7 @@ impl<'a> Forge<'a> {
         let stripe = self.survey.stripes[block.stripe];
         let of = &self.survey.segments[stripe.segment];
         let layout = of.record.layout;
-        let (k, r) = (usize::from(layout.k()), usize::from(layout.r()));
+        let (k, r) = (layout.k(), layout.r());
         let header_len = stripe_header_len(layout.columns()) as usize;
         let read = |devices: &[DeviceImage], (image, slot): (usize, u64)| {
             let at = DeviceOffset::new(slot + u64::from(stripe.offset));
@@ -426,7 +426,7 @@ impl<'a> Forge<'a> {
             .collect();
         if let Some(data) = data.filter(|_| layout.m() > 0) {
             let data: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
-            let mut made = vec![vec![0; stripe.height as usize - header_len]; usize::from(layout.m())];
+            let mut made = vec![vec![0; stripe.height as usize - header_len]; layout.m()];
             let mut into: Vec<&mut [u8]> = made.iter_mut().map(Vec::as_mut_slice).collect();
             parity::encode(&data, &mut into);
             for (column, made) in columns[k * r..].iter_mut().zip(made) {
@@ -457,7 +457,7 @@ impl<'a> Forge<'a> {
     fn current(&self, block: &Block) -> Option<Vec<u8>> {
         let stripe = self.survey.stripes[block.stripe];
         let of = &self.survey.segments[stripe.segment];
-        let r = usize::from(of.record.layout.r());
+        let r = of.record.layout.r();
         let (image, slot) = *of.columns[block.column * r..(block.column + 1) * r].iter().flatten().next()?;
         let at = DeviceOffset::new(slot + u64::from(stripe.offset) + u64::from(block.at));
         Some(self.devices[image].read(at, block.header.stored() as usize).to_vec())
@@ -632,7 +632,7 @@ impl<'a> Forge<'a> {
         self.told.push("entries of the map".into());
     }
 
-    fn change_commit_record(&mut self, plain: &mut Vec<u8>) {
+    fn change_commit_record(&mut self, plain: &mut [u8]) {
         self.told.push("commit record".into());
         match self.dice.below(4) {
             0 => self.change_field(CommitRecordHead::FIELDS, plain, &["magic", "pool", "sum"]),
@@ -651,7 +651,7 @@ impl<'a> Forge<'a> {
         plain[184..192].copy_from_slice(&sum.to_le_bytes());
     }
 
-    fn change_log(&mut self, plain: &mut Vec<u8>) {
+    fn change_log(&mut self, plain: &mut [u8]) {
         self.told.push("log record".into());
         let count = u32::from_le_bytes(plain[32..36].try_into().unwrap()) as usize;
         let mut starts = Vec::new();
@@ -713,7 +713,7 @@ impl<'a> Forge<'a> {
         if count == 0 {
             return;
         }
-        // What there is little of is met as often as what there is much of.
+        // Rare kinds are met as often as frequent ones.
         let kinds = |(key, _): &(Key, Vec<u8>)| (key.object >> 48, key.kind);
         let mut all: Vec<_> = node.entries.iter().map(kinds).collect();
         all.dedup();
@@ -798,7 +798,7 @@ impl<'a> Forge<'a> {
             _ => return self.change_value(value),
         };
         let head = fields.last().map_or(0, |of| of.offset + of.size).min(value.len());
-        // What follows the head: names, slots, references, footprints.
+        // The rest of the row: names, slots, references, footprints.
         if self.dice.one_in(4) && head < value.len() {
             let at = head + self.dice.below(value.len() - head);
             let end = (at + [1, 2, 4, 8][self.dice.below(4)]).min(value.len());

@@ -32,11 +32,14 @@ const STEPS: usize = 5000;
 const OBJECTS: usize = 400;
 const BYTES: u64 = 2 << 20;
 
+/// Runs a part of a case: its name, and its work. Whether the case goes on.
+pub type RunPart<'a> = &'a mut dyn FnMut(&str, &mut dyn FnMut() -> Result<(), String>) -> bool;
+
 /// Work that runs, and what becomes of it; the driver puts limits around each part.
 pub struct Life<'a> {
     pub dice: &'a Dice,
     /// Runs a part, which has a name.
-    pub part: &'a mut dyn FnMut(&str, &mut dyn FnMut() -> Result<(), String>) -> bool,
+    pub part: RunPart<'a>,
 }
 
 fn text(error: impl Display) -> String {
@@ -117,7 +120,7 @@ impl Life<'_> {
         if options.read_only || self.dice.one_in(2) {
             return true;
         }
-        // What it left is a pool, or is refused.
+        // It left a pool, or one that is refused.
         let sim = SimWorld::from_images(sim.images());
         self.part("import what was written", || {
             for plan in plans(&sim) {
@@ -476,7 +479,7 @@ impl One<'_> {
     }
 }
 
-/// What lists show.
+/// Shows all lists.
 fn list(pool: &Pool) {
     for dataset in pool.trees() {
         let id = dataset.id();
@@ -582,7 +585,7 @@ pub fn receive(bytes: &[u8], begin: &Begin) -> bool {
     if receive.into_incoming().finish(ReceiveAs::Next).is_err() {
         return false;
     }
-    // What was believed is a pool without a flaw.
+    // A stream that was believed left a pool without a flaw.
     let upkeep = Upkeep::new(&pool);
     let problems = upkeep.check().unwrap().problems;
     assert!(problems.is_empty(), "a stream that was believed left {problems:#?}");

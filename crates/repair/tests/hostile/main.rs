@@ -18,7 +18,7 @@ mod survey;
 use forge::{Dice, Forge};
 use larder_sim::DeviceImage;
 use larder_stream::wire::repair_sums;
-use life::Life;
+use life::{Life, RunPart};
 use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -56,7 +56,9 @@ fn watch() {
             let trace: Vec<&str> =
                 ours.map(|line| line.rsplit("/crates/").next().unwrap_or(line)).take(9).collect();
             let at = info.location().map(ToString::to_string).unwrap_or_default();
-            let words = info.payload_as_str().unwrap_or("something else").to_owned();
+            let payload = info.payload();
+            let words = payload.downcast_ref::<&str>().map(|words| (*words).to_owned());
+            let words = words.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
             PANICS.with_borrow_mut(|all| all.push(format!("{at}: {words}\n    {}", trace.join(", "))));
         }));
         #[allow(clippy::disallowed_methods, reason = "it watches from outside of what is tested")]
@@ -72,7 +74,7 @@ fn watch() {
     });
 }
 
-/// What a case came to.
+/// Outcome of a case.
 struct Outcome {
     told: Vec<String>,
     /// Parts that ended well, and those that were refused.
@@ -88,9 +90,6 @@ fn live(images: &[DeviceImage], dice: &Dice, case: &str) -> Outcome {
         Life { dice, part }.live(images);
     })
 }
-
-/// Runs a part of a case: its name, and what it does. Whether the case goes on.
-type RunPart<'a> = &'a mut dyn FnMut(&str, &mut dyn FnMut() -> Result<(), String>) -> bool;
 
 /// Runs parts within limits.
 fn watched(case: &str, run: impl FnOnce(RunPart<'_>)) -> Outcome {

@@ -126,7 +126,7 @@ impl Survey {
     fn walk(&mut self, segment: usize) {
         let of = &self.segments[segment];
         let (layout, is_log) = (of.record.layout, of.record.kind == SegmentKind::Log);
-        let replicas = usize::from(layout.r());
+        let replicas = layout.r();
         let header_len = stripe_header_len(layout.columns());
         let mut offset = DESCRIPTOR_LEN;
         loop {
@@ -140,7 +140,7 @@ impl Survey {
             let Some(header) = header.filter(|_| is_log || offset < of.record.height) else { return };
             let stripe = self.stripes.len();
             self.stripes.push(Stripe { segment, offset, height: header.height });
-            for data in 0..usize::from(layout.k()) {
+            for data in 0..layout.k() {
                 let copies = &of.columns[data * replicas..(data + 1) * replicas];
                 let Some(column) = copies.iter().flatten().next() else { continue };
                 let bytes = self.read(*column, offset, header.height as usize);
@@ -161,7 +161,7 @@ impl Survey {
     pub fn stored(&self, block: &Block) -> Option<Vec<u8>> {
         let stripe = self.stripes[block.stripe];
         let of = &self.segments[stripe.segment];
-        let replicas = usize::from(of.record.layout.r());
+        let replicas = of.record.layout.r();
         let copies = &of.columns[block.column * replicas..(block.column + 1) * replicas];
         let column = copies.iter().flatten().next()?;
         Some(self.read(*column, stripe.offset + block.at, block.header.stored() as usize))

@@ -1,5 +1,5 @@
-//! A panic in a change of a pool, in a daemon that goes on: the pool is suspended before anybody sees what was left half
-//! done, `status`, `check` and `events` tell of it, and the next import is of what was before.
+//! A panic in a change of a pool, in a daemon that goes on: the pool is suspended before anybody sees what was left
+//! half done, `status`, `check` and `events` tell of it, and the next import is of what was before.
 
 use super::*;
 use crate::api::events::Events;
