@@ -263,6 +263,7 @@ impl DamageRecord {
         ensure_times(&[record.found], WHAT)?;
         ensure_countable(&[record.dataset.get(), record.snapshot.get(), record.block.get()], WHAT)?;
         ensure(record.inode <= record.last, WHAT, Reason::Order)?;
+        ensure(record.offset.checked_add(record.len).is_some(), WHAT, Reason::Range)?;
         Ok(record)
     }
 

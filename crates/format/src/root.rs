@@ -444,7 +444,10 @@ pub(crate) fn check_members(
     ensure(ascending, WHAT, Reason::Order)?;
     let numbered = devices.last().is_none_or(|last| last.index.get() < next_device)
         && groups.last().is_none_or(|last| last.index.get() < next_group);
-    ensure(numbered, WHAT, Reason::Range)
+    ensure(numbered, WHAT, Reason::Range)?;
+    // Records have somewhere to go.
+    let has_room = |group: &RootGroup| group.role == GroupRole::Data && !group.leaving;
+    ensure(groups.iter().any(has_room), WHAT, Reason::Identity)
 }
 
 /// The GUID that people and imports know a pool by: the one that its labels, sums and blocks name, until it got

@@ -122,11 +122,12 @@ impl Table {
     /// The table that a key is of, and what else its object says: dataset or piece.
     ///
     /// # Errors
-    /// When there is no such table, or this version keeps none.
+    /// When there is no such table, or this version keeps none; or when no key in the tables is of its kind.
     pub fn of(key: &Key) -> Result<(Self, u64), Corrupt> {
         let number = key.object >> WITHIN_BITS;
         let table = Self::ALL.into_iter().find(|table| *table as u64 == number);
         let unknown = |what| Corrupt::new(what, Reason::Feature);
+        ensure(key.kind == TABLE_KIND, "key of a table", Reason::Kind)?;
         match table.ok_or(unknown("a table that is not known"))? {
             Self::Usage => Err(unknown("usage by users")),
             Self::Keys => Err(unknown("keys of datasets")),

@@ -23,7 +23,7 @@ use larder_format::block::BlockKind;
 use larder_format::checksum::Sums;
 use larder_format::label::{Features, GroupRule, Label};
 use larder_format::node::Key;
-use larder_format::root::{GroupRole, Identity, MAX_HISTORY, Root, RootImport};
+use larder_format::root::{GroupRole, Identity, MAX_HISTORY, NO_GROUP, Root, RootImport};
 use larder_format::run::Places;
 use larder_format::segment::{MIN_SLOT, SegmentKind, SegmentRecord};
 use larder_format::tables::Table;
@@ -38,7 +38,7 @@ use larder_store::member::{Member, MemberState};
 use larder_store::members::Members;
 use larder_store::space::GroupSpace;
 use larder_store::{
-    Appender, EventSink, Groups, PoolError, Result, RunIo, Store, StoreParts, TableNodes, World,
+    Appender, EventSink, Groups, PoolError, Refusal, Result, RunIo, Store, StoreParts, TableNodes, World,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -126,6 +126,11 @@ pub struct Rebuilding {
     unnoted: Vec<Changes>,
 }
 
+/// Whether a row of the pool's tables says something: one that does not is none.
+pub fn is_row(key: &Key, value: &[u8]) -> bool {
+    Contents::default().take(key, value, &mut InPieces::default()).is_ok()
+}
+
 impl Rebuilding {
     /// Writes labels onto the devices: what they held beside segments is gone.
     ///
@@ -137,18 +142,19 @@ impl Rebuilding {
         let (commit, first_block, _) = next;
         let history = vec![RootImport { incarnation, first: commit, first_block, skipped: 0 }];
         let (mut groups, mut devices) = (groups, devices);
+        // The devices found may have the greatest numbers there are.
+        let is_free = |number: &u16| groups.iter().all(|group| group.index.get() != *number);
+        let own = (0..NO_GROUP.get()).find(is_free).ok_or(Refusal::NoGroupNumbers)?;
+        let is_free = |number: &u16| devices.iter().all(|one| one.index.get() != *number);
+        let own_device = (0..u16::MAX).find(is_free).ok_or(Refusal::NoDeviceNumbers)?;
         let own = FoundGroup {
-            index: GroupIndex::new(
-                groups.iter().map(|group| group.index.get().saturating_add(1)).max().unwrap_or(0),
-            ),
+            index: GroupIndex::new(own),
             rule: rule_for("single", 1).map_err(PoolError::Invalid)?,
             role: GroupRole::Data,
             slot_size: groups.iter().map(|group| group.slot_size).max().unwrap_or(MIN_SLOT),
         };
         devices.push(FoundDevice {
-            index: DeviceIndex::new(
-                devices.iter().map(|one| one.index.get().saturating_add(1)).max().unwrap_or(0),
-            ),
+            index: DeviceIndex::new(own_device),
             group: own.index,
             guid: DeviceGuid::new(world.entropy.next_u64()),
             device: scratch,

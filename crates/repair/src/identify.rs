@@ -10,7 +10,7 @@ use larder_format::label::{
     Features, GroupRule, Label, LayoutKind, MAX_ASHIFT, MIN_ASHIFT, RING_OFFSET, RING_SLOT, RING_SLOTS,
     label_areas,
 };
-use larder_format::root::{DeviceState, GroupRole, Root, RootGroup};
+use larder_format::root::{DeviceState, GroupRole, NO_GROUP, Root, RootGroup};
 use larder_format::segment::{DESCRIPTOR_LEN, Layout, MAX_SLOT, MIN_SLOT, SegmentRecord, check_descriptor};
 use larder_format::{DeviceGuid, DeviceIndex, GroupIndex, PoolGuid, Timestamp};
 use larder_pool::create::{data_start, slot_count};
@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 /// Slots that are looked at on a device without a label before it is taken for nobody's.
 const PROBES: u64 = 1 << 16;
+/// No device has this number.
+const NO_DEVICE: DeviceIndex = DeviceIndex::new(u16::MAX);
 
 /// A device of the pool.
 #[derive(Clone)]
@@ -145,7 +147,8 @@ impl Identified {
         }
         let roots: Vec<Root> = roots.into_values().rev().collect();
         let mut groups: BTreeMap<GroupIndex, FoundGroup> = BTreeMap::new();
-        for (_, label) in &labelled {
+        // A spare is of no group, and holds nothing.
+        for (_, label) in labelled.iter().filter(|(_, label)| label.group < NO_GROUP) {
             let role = GroupRole::Data;
             let group = FoundGroup { index: label.group, rule: label.rule, role, slot_size: label.slot_size };
             groups.entry(label.group).or_insert(group);
@@ -169,9 +172,14 @@ impl Identified {
             if known.is_some_and(|known| matches!(known.state, DeviceState::Spare)) {
                 continue;
             }
+            if label.index == NO_DEVICE || known.is_none() && label.group == NO_GROUP {
+                remarks.push(format!("{}: set aside, it has no place in the pool", device.name()));
+                continue;
+            }
             let source = Source {
                 index: label.index,
-                group: label.group,
+                // Import goes by the root, too.
+                group: known.map_or(label.group, |known| known.group),
                 guid: label.device,
                 slots: label.slot_count,
                 device: Some(Arc::clone(&device)),
@@ -186,7 +194,8 @@ impl Identified {
         }
         for device in nameless {
             let of = place_of(&device, &sums, &groups, &unread);
-            let Some(Place { index, group }) = of.filter(|of| !sources.contains_key(&of.index)) else {
+            let is_free = |of: &Place| of.index < NO_DEVICE && !sources.contains_key(&of.index);
+            let Some(Place { index, group }) = of.filter(is_free) else {
                 remarks.push(format!("{}: nothing of this pool was found on it", device.name()));
                 continue;
             };
@@ -283,6 +292,9 @@ fn place_of(
             let at = start + slot * u64::from(MIN_SLOT);
             let bytes = read_all_there_is(device, at, DESCRIPTOR_LEN as usize, unread);
             let Ok((record, column)) = check_descriptor(sums, &bytes) else { continue };
+            if record.group == NO_GROUP {
+                continue;
+            }
             let own = record.slots[column];
             let is_here = |size: u32| start + u64::from(own.index.get()) * u64::from(size) == at;
             let group = match groups.get(&record.group) {

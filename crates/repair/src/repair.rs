@@ -224,18 +224,21 @@ struct SlotsTaken {
 impl SlotsTaken {
     fn new(found: &Identified, segments: &Segments) -> Self {
         let mut there = HashMap::new();
-        let known = found.sources.iter().map(|source| source.index.get()).max().unwrap_or(0);
+        let known: HashSet<u16> = found.sources.iter().map(|source| source.index.get()).collect();
+        let mut others = (0..u16::MAX).filter(|number| !known.contains(number));
         for source in &found.sources {
             if let (Some(device), Some(group)) = (&source.device, found.group(source.group)) {
                 there.insert(source.index, slot_count(device.size(), group.slot_size, found.ashift));
             }
         }
         let mut absent = HashMap::new();
-        for (number, group) in (1..).zip(&found.groups) {
+        for group in &found.groups {
             let of = segments.found.values().filter(|of| of.record.group == group.index);
             let columns = of.map(|of| of.record.slots.len() as u64).sum::<u64>();
             let columns = u32::try_from(columns).unwrap_or(u32::MAX);
-            absent.insert(group.index, (DeviceIndex::new(known.saturating_add(number)), 0, columns));
+            // A pool has fewer devices than there are numbers.
+            let number = others.next().unwrap_or(u16::MAX);
+            absent.insert(group.index, (DeviceIndex::new(number), 0, columns));
         }
         Self { there, taken: HashSet::new(), absent }
     }

@@ -9,6 +9,7 @@ use larder_format::node::Key;
 use larder_format::tables::{DatasetRecord, SnapshotRecord, Table};
 use larder_format::trash::TrashKey;
 use larder_format::{BlockId, CommitId, DatasetId, Timestamp};
+use larder_pool::rebuild::is_row;
 use larder_pool::{ROOT_DATASET, is_momentary};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -116,7 +117,8 @@ impl Rows {
                     self.snapshots.insert((record.dataset, record.high), record);
                 }
             }
-            _ => self.others.push((key, value)),
+            _ if is_row(&key, &value) => self.others.push((key, value)),
+            _ => self.unknown += 1,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The engine where verbs, exports and failures meet, on pools in files that are mounted nowhere.
 
+mod panics;
 mod received;
 mod snapshots;
 

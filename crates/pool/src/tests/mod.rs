@@ -2,6 +2,7 @@
 
 mod miscounted;
 mod received;
+mod rows;
 mod runs;
 mod snapshots;
 mod tables;

@@ -3,7 +3,7 @@
 use crate::common::*;
 use larder_format::checksum::Sums;
 use larder_format::label::{Label, RING_SLOT, label_areas};
-use larder_format::root::{Root, ring_slot};
+use larder_format::root::{GroupRole, Root, ring_slot};
 use larder_format::{ByteLen, SegmentId};
 use larder_pool::open::Standing;
 use larder_pool::{ImportOptions, PoolError};
@@ -55,6 +55,17 @@ fn slots_that_a_root_makes_up_for_a_missing_device_take_no_memory() {
     let pool = Kept::import(world(2), plan, &ImportOptions::default()).unwrap();
     verify(&pool, &model);
     pool.commit().unwrap();
+    // Nor time: they are not gone through one by one.
+    pool.upkeep.check().unwrap();
+}
+
+#[test]
+fn a_root_without_a_group_for_records_is_none() {
+    let (sim, _) = mirror();
+    let sim = forged(sim.images(), |root| root.groups[0].role = GroupRole::Log);
+    let refused: Result<Kept, PoolError> = import(&sim, 2);
+    let text = refused.err().expect("a refusal").to_string();
+    assert!(text.contains("root"), "{text}");
 }
 
 #[test]
