@@ -93,7 +93,7 @@ fn parts(stage: &Stage<'_>) -> Vec<Part> {
     parts
 }
 
-/// What is readable is right, what is not is named, and what is named cannot be read.
+/// Looks at everything: readable files are right, others are named, and no others.
 fn survey(stage: &mut Stage<'_>) -> Outcome<()> {
     let parts = parts(stage);
     let mut hit: Vec<BTreeSet<String>> = Vec::new();
@@ -144,7 +144,9 @@ fn readable(part: &Part) -> Outcome<(BTreeSet<String>, u64)> {
             }
             Some(_) => {}
             None if is_below(path, &failed) => {}
-            None => return Err(Failure::new(format!("{}{path} is not there, and no error tells", part.name))),
+            None => {
+                return Err(Failure::new(format!("{}{path} is not there, and no error tells", part.name)));
+            }
         }
     }
     let strange = sight.keys().find(|path| !part.frozen.has(path));
@@ -162,14 +164,14 @@ fn is_below(path: &str, failed: &BTreeSet<String>) -> bool {
     }
 }
 
-/// What is hit and not named, or named and not hit.
+/// A path that is hit and not named, or named and not hit.
 fn misnamed(part: &Part, hit: &BTreeSet<String>, named: &BTreeSet<&str>) -> Option<String> {
     let own: BTreeSet<&str> = named.iter().filter_map(|line| line.strip_prefix(part.name.as_str())).collect();
     // Where a node is lost, what it held is named as that.
     let is_metadata_lost = named.iter().any(|line| line.contains("<metadata>"));
     let ids: BTreeMap<&str, u32> = part.frozen.files().collect();
     for path in hit {
-        let same = |other: &&str| ids.get(other).is_some() && ids.get(other) == ids.get(path.as_str());
+        let same = |other: &&str| ids.contains_key(other) && ids.get(other) == ids.get(path.as_str());
         if !own.contains(path.as_str()) && !own.iter().any(same) && !is_metadata_lost {
             return Some(format!("{}{path} cannot be read, and is not named", part.name));
         }
@@ -185,13 +187,24 @@ fn misnamed(part: &Part, hit: &BTreeSet<String>, named: &BTreeSet<&str>) -> Opti
     None
 }
 
-/// What `larder repair` saves; what it calls whole must be.
+/// Has `larder repair` save everything; files that it calls whole must be.
 fn repair(stage: &mut Stage<'_>) -> Outcome<()> {
     let to = stage.devices.folder().with_file_name("saved");
     let (devices, target) = (stage.devices.folder().display().to_string(), to.display().to_string());
     let scratch = stage.devices.folder().with_file_name("aside").display().to_string();
-    let words =
-        ["repair", "-j", "-v", "--snapshots", "--scratch", &scratch, "--to", &target, "--pool", POOL, &devices];
+    let words = [
+        "repair",
+        "-j",
+        "-v",
+        "--snapshots",
+        "--scratch",
+        &scratch,
+        "--to",
+        &target,
+        "--pool",
+        POOL,
+        &devices,
+    ];
     let said = stage.larder.run(&words)?;
     if !matches!(said.code, Some(0 | 1)) || said.out.trim().is_empty() {
         return Err(Failure::new(format!("it ended with {:?}: {}", said.code, said.err.trim())));
@@ -213,7 +226,13 @@ fn repair(stage: &mut Stage<'_>) -> Outcome<()> {
 }
 
 /// Compares a dataset or a snapshot that was saved: how many files are whole.
-fn compare(report: &Value, to: &Path, dataset: &str, snapshot: Option<&str>, frozen: &Frozen) -> Outcome<u64> {
+fn compare(
+    report: &Value,
+    to: &Path,
+    dataset: &str,
+    snapshot: Option<&str>,
+    frozen: &Frozen,
+) -> Outcome<u64> {
     let name = snapshot.map_or_else(|| dataset.to_owned(), |snapshot| format!("{dataset}@{snapshot}"));
     let is_this = |tree: &&Value| tree["dataset"] == dataset && tree["snapshot"].as_str() == snapshot;
     let tree = report["trees"].as_array().into_iter().flatten().find(is_this);
@@ -233,8 +252,10 @@ fn compare(report: &Value, to: &Path, dataset: &str, snapshot: Option<&str>, fro
     told.extend(paths(&copied["copied"]["failed"], &|file| Some(file[0].as_str()?.to_owned())));
     // An older state of a file, or a name without it, is told by the tree alone.
     let is_older = tree["older_inodes"].as_array().is_some_and(|older| !older.is_empty());
-    let is_guessed = is_older || tree["lost_nodes"] != 0 || tree["guessed"] == true || !tree["unread"].is_null();
-    let found = look(&to.join(&name)).map_err(|(at, error)| Failure::new(format!("{}: {error}", at.display())))?;
+    let is_guessed =
+        is_older || tree["lost_nodes"] != 0 || tree["guessed"] == true || !tree["unread"].is_null();
+    let found =
+        look(&to.join(&name)).map_err(|(at, error)| Failure::new(format!("{}: {error}", at.display())))?;
     let mut whole = 0;
     for (path, _) in frozen.files() {
         let must = frozen.file(path).expect("it is one of its files");

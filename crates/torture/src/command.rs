@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Interval of looks at a child.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What a command said.
+/// Words and end of a command.
 #[derive(Debug)]
 pub struct Said {
     /// Whether it ended with 0.
@@ -34,7 +34,8 @@ impl Said {
     /// Whether it failed for want of room.
     pub fn lacks_room(&self) -> bool {
         let err = self.err.to_lowercase();
-        !self.ok && ["no space", "no room", "room for", "not enough", "full"].iter().any(|word| err.contains(word))
+        !self.ok
+            && ["no space", "no room", "room for", "not enough", "full"].iter().any(|word| err.contains(word))
     }
 }
 
@@ -138,8 +139,12 @@ impl Larder {
         let line = format!("{} | {}", Self::line(from), Self::line(to));
         let failed = |error: io::Error| Failure::new(format!("{line} cannot be run: {error}"));
         let mut first = self.command(from);
-        let mut first =
-            first.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
+        let mut first = first
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
         let stream = first.stdout.take().expect("it is piped");
         let mut second = self.command(to);
         let second = second.stdin(stream).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -265,7 +270,7 @@ impl Larder {
         }
     }
 
-    /// What the daemon's log tells of panics.
+    /// The first panic in the daemon's log.
     pub fn panics(&self) -> Option<String> {
         let mut text = Vec::new();
         File::open(self.folder.join("daemon.log")).and_then(|mut log| log.read_to_end(&mut text)).ok()?;
@@ -297,7 +302,7 @@ fn said(status: ExitStatus, line: &str, out: String, err: String) -> Outcome<Sai
 fn read(from: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
     if let Some(mut from) = from {
-        // What came until then is what was said.
+        // A part of it is better than none.
         let _ = from.read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()

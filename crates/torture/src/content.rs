@@ -1,4 +1,4 @@
-//! What a file holds, what of that is sure to survive a crash, and what else it may hold after one.
+//! Contents of files: now, and after a crash.
 //!
 //! After a crash each byte is what some state of the file since the last durable one had there, and so is the length:
 //! older than it was, perhaps, but never garbage. Which bytes of which state is not asked, since writes to one file
@@ -59,7 +59,7 @@ impl Content {
         Self { sure: Arc::clone(&bytes), edits: Vec::new(), now: bytes }
     }
 
-    /// What the file holds.
+    /// The content.
     pub fn now(&self) -> &Arc<Vec<u8>> {
         &self.now
     }
@@ -70,7 +70,7 @@ impl Content {
         self.edits.push(edit);
     }
 
-    /// What it holds now is durable.
+    /// Makes it durable as it is now.
     pub fn settle(&mut self) {
         self.sure = Arc::clone(&self.now);
         self.edits.clear();
@@ -79,7 +79,7 @@ impl Content {
     /// Whether `found` may be there after a crash.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason, where it may not.
     pub fn allows(&self, found: &[u8]) -> Result<(), String> {
         let mut state = Vec::clone(&self.sure);
         let mut lengths = BTreeSet::from([state.len()]);
@@ -96,7 +96,10 @@ impl Content {
             lengths.insert(state.len());
         }
         if !lengths.contains(&found.len()) {
-            return Err(format!("it has {} bytes, and never had since it was durable: {lengths:?}", found.len()));
+            return Err(format!(
+                "it has {} bytes, and never had since it was durable: {lengths:?}",
+                found.len()
+            ));
         }
         match known.iter().position(|known| !known) {
             None => Ok(()),
@@ -108,7 +111,7 @@ impl Content {
     }
 }
 
-/// What is written: by kind, how well it is compressed and deduplicated.
+/// Bytes to write: by kind, how well they are compressed and deduplicated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fill {
     /// Names the bytes.
@@ -126,12 +129,11 @@ impl Fill {
             // Text.
             1 => {
                 let line = |n: u64| format!("{:x} {n} lines of what every codec shrinks\n", self.seed);
-                let mut text: Vec<u8> =
-                    (0..).flat_map(|n| line(n).into_bytes()).take(len).collect();
+                let mut text: Vec<u8> = (0..).flat_map(|n| line(n).into_bytes()).take(len).collect();
                 text.truncate(len);
                 text
             }
-            // What others have, too.
+            // Duplicates.
             2 => Rng::new(&[self.seed % 5]).bytes(len),
             // Noise, with holes in it that nobody cut.
             _ => {

@@ -239,7 +239,11 @@ impl Devices {
         })
     }
 
-    fn damage(&self, seat: usize, does: impl FnOnce(&File, &[Range<u64>]) -> io::Result<u64>) -> Outcome<u64> {
+    fn damage(
+        &self,
+        seat: usize,
+        does: impl FnOnce(&File, &[Range<u64>]) -> io::Result<u64>,
+    ) -> Outcome<u64> {
         let seat = &self.seats[&seat];
         if seat.is_away {
             return Ok(0);

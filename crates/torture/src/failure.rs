@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What went wrong, as a sentence.
+/// A failure, as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure(String);
 

@@ -142,7 +142,11 @@ mod tests {
             let mut tolerance = Tolerance::new(layout);
             let harmed = (0..layout.devices()).filter(|&seat| tolerance.harm(seat)).count();
             assert_eq!(harmed, layout.tolerates(), "{layout}");
-            assert_eq!(tolerance.harm(0), layout.tolerates() > 0, "{layout}: who is harmed may be harmed more");
+            assert_eq!(
+                tolerance.harm(0),
+                layout.tolerates() > 0,
+                "{layout}: who is harmed may be harmed more"
+            );
             tolerance.heal();
             assert_eq!(tolerance.harm(layout.devices() - 1), layout.tolerates() > 0, "{layout}");
         }

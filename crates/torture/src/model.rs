@@ -1,4 +1,4 @@
-//! What a dataset must hold: names, kinds, links, attributes and contents, and which of it is durable.
+//! A dataset as it must be: names, kinds, links, attributes and contents, and which of it is durable.
 //!
 //! Names and attributes become durable in their order: after a crash there is the state behind some first part of the
 //! changes, and that part has all that was durable. Contents are told apart from that ([`Content`]).
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Number of a file in the model, whatever its names.
 pub type FileId = u32;
 
-/// What a name stands for.
+/// The object of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
     /// A folder.
@@ -63,8 +63,12 @@ impl Tree {
             Change::Remove(path) => drop(self.nodes.remove(path)),
             Change::Rename(from, to) => {
                 let below = format!("{from}/");
-                let moved: Vec<String> =
-                    self.nodes.keys().filter(|path| *path == from || path.starts_with(&below)).cloned().collect();
+                let moved: Vec<String> = self
+                    .nodes
+                    .keys()
+                    .filter(|path| *path == from || path.starts_with(&below))
+                    .cloned()
+                    .collect();
                 for path in moved {
                     let node = self.nodes.remove(&path).expect("it was found there");
                     self.nodes.insert(format!("{to}{}", &path[from.len()..]), node);
@@ -80,7 +84,7 @@ impl Tree {
     }
 }
 
-/// What is found under a name.
+/// An object that is found under a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen {
     /// A folder.
@@ -93,7 +97,7 @@ pub enum Seen {
         mode: u32,
         /// Extended attributes.
         extended: BTreeMap<String, Vec<u8>>,
-        /// What it holds; none where that could not be read.
+        /// Its content; none where that could not be read.
         bytes: Option<Arc<Vec<u8>>>,
     },
     /// A symbolic link.
@@ -114,7 +118,7 @@ impl Frozen {
     /// Whether exactly this is there.
     ///
     /// # Errors
-    /// What is not.
+    /// The first thing that is not.
     pub fn compare(&self, sight: &Sight) -> Result<(), String> {
         differs(&self.tree, sight)?;
         for (path, node) in &self.tree.nodes {
@@ -125,7 +129,7 @@ impl Frozen {
         Ok(())
     }
 
-    /// What a file must hold; none where there is none of that name.
+    /// Content of a file; none where there is none of that name.
     pub fn file(&self, path: &str) -> Option<&Arc<Vec<u8>>> {
         match self.tree.nodes.get(path)? {
             Node::File(id) => self.contents.get(id),
@@ -174,7 +178,8 @@ fn differs(tree: &Tree, sight: &Sight) -> Result<(), String> {
             (Node::Folder, Seen::Folder) => {}
             (Node::Link(to), Seen::Link(found)) if to == found => {}
             (Node::File(id), Seen::File { inode, mode, extended, .. }) => {
-                if *inodes.entry(*id).or_insert(*inode) != *inode || *ids.entry(*inode).or_insert(*id) != *id {
+                if *inodes.entry(*id).or_insert(*inode) != *inode || *ids.entry(*inode).or_insert(*id) != *id
+                {
                     return Err(format!("{path} is not one file with its other names, or with too many"));
                 }
                 let wanted = tree.attributes.get(id).cloned().unwrap_or_default();
@@ -218,7 +223,7 @@ impl Model {
         }
     }
 
-    /// What a file holds.
+    /// Content of a file.
     pub fn bytes(&self, id: FileId) -> &Arc<Vec<u8>> {
         self.contents[&id].now()
     }
@@ -298,7 +303,7 @@ impl Model {
     /// Whether exactly what must be is there; what is found may be durable or not.
     ///
     /// # Errors
-    /// What is not.
+    /// The first thing that is not.
     pub fn compare(&self, sight: &Sight) -> Result<(), String> {
         self.freeze().compare(sight)
     }
@@ -306,7 +311,7 @@ impl Model {
     /// After a crash: takes up what is found, if it may be there.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason, where it may not.
     pub fn recover(&mut self, sight: &Sight) -> Result<(), String> {
         let mut trees = vec![self.base.clone()];
         for change in &self.changes {

@@ -1,9 +1,9 @@
-//! What a pool goes through, as data: by seed and layout alone.
+//! The life of a pool, as data: by seed and layout alone.
 //!
 //! A life is a number of rounds. In a round each *lane* (a dataset, with one who works in it) takes its steps, while
-//! devices come to harm and the pool is changed beside it; then the round ends: all is compared, or the daemon is killed,
-//! or the pool exported. Steps name files by number; one that says something of a file that is not there does nothing.
-//! Harm keeps within the layout's tolerance ([`Tolerance`]) by the plan itself.
+//! devices come to harm and the pool is changed beside it; then the round ends: all have taken them, or the daemon is
+//! killed, or the pool exported; and all is compared. Steps name files by number; one that says something of a file
+//! that is not there does nothing. Harm keeps within the layout's tolerance ([`Tolerance`]) by the plan itself.
 
 use crate::content::Fill;
 use crate::layout::{Layout, Tolerance};
@@ -18,7 +18,7 @@ const MOST: u64 = 600_000;
 /// MiB of each device.
 pub const DEVICE_MIB: u64 = 256;
 
-/// What somebody does in a lane.
+/// A step in a lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Writes into a file, which is made if need be; at a place in it, or at its end.
@@ -63,7 +63,7 @@ pub enum Step {
     Property(&'static str),
 }
 
-/// What happens to devices and the pool meanwhile.
+/// Trouble with devices, or a change of the pool, meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
     /// Bits flip on a device, where it holds something.
@@ -88,13 +88,13 @@ pub enum Trouble {
     Attach,
     /// The pool gets a group more.
     Add,
-    /// What is stored is spread over all devices.
+    /// All data is spread over all devices.
     Rebalance,
-    /// What came leaves, device or group.
+    /// The device or group that came leaves.
     Shrink,
 }
 
-/// What is done to the devices while no daemon has them.
+/// A deed to the devices while no daemon has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deed {
     /// It is not found at import.
@@ -126,7 +126,7 @@ pub struct Round {
     pub lanes: Vec<Vec<Step>>,
     /// In their order.
     pub troubles: Vec<Trouble>,
-    /// How it ends.
+    /// Its end.
     pub end: End,
     /// Before the import, where it ends with one.
     pub deeds: Vec<Deed>,
@@ -141,7 +141,7 @@ pub struct Life {
     pub seed: u64,
     /// Of its groups.
     pub layout: Layout,
-    /// What is done one after the other.
+    /// One after the other.
     pub rounds: Vec<Round>,
     /// In the end more is harmed than is tolerated.
     pub beyond: bool,
@@ -165,7 +165,7 @@ struct Planner {
     tolerance: Tolerance,
     /// The device of which a copy was kept.
     kept: Option<usize>,
-    /// How far the pool has grown: not, grown, rebalanced.
+    /// Growth of the pool: none, grown, rebalanced.
     growth: u8,
     /// Rounds since something is harmed.
     unhealed: u64,
@@ -243,12 +243,12 @@ impl Planner {
         let faults = |line: String| Some(Trouble::Faults { seat, line });
         match what {
             // Slow is no harm; so is a device that is replaced while it is well.
-            0 => return faults(format!("delay ms={ms} jitter={ms}")),
+            0 => faults(format!("delay ms={ms} jitter={ms}")),
             1 if !self.tolerance.is_harmed() => {
                 self.kept = self.kept.filter(|&kept| kept != seat);
-                return Some(Trouble::Replace { seat });
+                Some(Trouble::Replace { seat })
             }
-            _ if !self.tolerance.harm(seat) => return None,
+            _ if !self.tolerance.harm(seat) => None,
             1 | 2 => Some(Trouble::Offline { seat }),
             3 | 4 => Some(Trouble::Flip { seat, bits: 1 << self.rng.below(11), seed }),
             5 | 6 => Some(Trouble::Zero { seat, ranges: 1 + self.rng.below(40) as u32, seed }),
@@ -283,7 +283,11 @@ impl Planner {
                 self.kept = None;
             }
         }
-        if self.rng.one_in(3) && self.layout.tolerates() > 0 && self.kept.is_none() && !self.tolerance.has(seat) {
+        if self.rng.one_in(3)
+            && self.layout.tolerates() > 0
+            && self.kept.is_none()
+            && !self.tolerance.has(seat)
+        {
             self.kept = Some(seat);
             deeds.push(Deed::Keep { seat });
         } else if let Some(seat) = self.kept.filter(|_| self.rng.one_in(2))
@@ -331,14 +335,21 @@ impl Planner {
             95 => Step::Rollback { nth: rng.below(4) as u8 },
             96 => Step::Clone { nth: rng.below(4) as u8 },
             97 | 98 => Step::Send,
-            _ => Step::Property(*rng.pick(&PROPERTIES[lane % 2])),
+            _ => Step::Property(rng.pick::<&str>(&PROPERTIES[lane % 2])),
         }
     }
 }
 
 /// Of the lanes with even numbers, and of the others.
 const PROPERTIES: [[&str; 6]; 2] = [
-    ["compression=lz4", "compression=off", "compression=zstd", "recordsize=16K", "recordsize=128K", "dedup=off"],
+    [
+        "compression=lz4",
+        "compression=off",
+        "compression=zstd",
+        "recordsize=16K",
+        "recordsize=128K",
+        "dedup=off",
+    ],
     ["compression=lz4", "compression=zstd", "dedup=on", "dedup=off", "copies=2", "copies=1"],
 ];
 
@@ -363,7 +374,9 @@ mod tests {
             let mut harmed = BTreeSet::new();
             for round in Life::new(seed, layout, seed % 2 == 0).rounds {
                 harmed.extend(round.troubles.iter().filter_map(|trouble| match trouble {
-                    Trouble::Flip { seat, .. } | Trouble::Zero { seat, .. } | Trouble::Offline { seat } => Some(*seat),
+                    Trouble::Flip { seat, .. } | Trouble::Zero { seat, .. } | Trouble::Offline { seat } => {
+                        Some(*seat)
+                    }
                     Trouble::Faults { seat, line } if !line.starts_with("delay") => Some(*seat),
                     _ => None,
                 }));
@@ -380,7 +393,10 @@ mod tests {
             assert!(harmed.is_empty(), "seed {seed}, {layout}: the last round heals");
         }
         for layout in Layout::ALL {
-            assert!(most.contains(&(layout.name(), layout.tolerates())), "{layout} is never harmed as far as it may be");
+            assert!(
+                most.contains(&(layout.name(), layout.tolerates())),
+                "{layout} is never harmed as far as it may be"
+            );
         }
     }
 

@@ -14,7 +14,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What is wanted.
+/// Settings of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The program that is put to it.
@@ -36,7 +36,7 @@ pub struct Options {
 /// Where it ended.
 #[derive(Debug)]
 pub struct Lost {
-    /// What was wrong.
+    /// The reason.
     pub failure: Failure,
     /// Of the pool.
     pub seed: u64,
@@ -44,7 +44,7 @@ pub struct Lost {
     pub layout: Layout,
     /// Whether it was beyond tolerance.
     pub beyond: bool,
-    /// What is left to look at.
+    /// The evidence.
     pub folder: PathBuf,
 }
 
@@ -56,12 +56,12 @@ impl Lost {
     }
 }
 
-/// What came of it.
+/// Outcome of a run.
 #[derive(Debug)]
 pub struct Ran {
-    /// What was done.
+    /// Counts.
     pub tally: Tally,
-    /// How long it took.
+    /// Its length.
     pub took: Duration,
     /// It was told to end.
     pub is_stopped: bool,
@@ -74,7 +74,7 @@ pub fn most_bytes(layout: Option<Layout>, beyond: bool) -> u64 {
     let of = |layout: Layout| {
         // A group that comes, a device that is replaced, one kept; or what repair saves.
         let devices = 2 * layout.devices() as u64 + 2;
-        (devices + if beyond { layout.devices() as u64 } else { 0 }) * DEVICE_MIB << 20
+        ((devices + if beyond { layout.devices() as u64 } else { 0 }) * DEVICE_MIB) << 20
     };
     layout.map_or_else(|| Layout::ALL.into_iter().map(of).max().unwrap_or(0), of)
 }
@@ -82,11 +82,13 @@ pub fn most_bytes(layout: Option<Layout>, beyond: bool) -> u64 {
 /// Whether pools can be mounted here.
 ///
 /// # Errors
-/// What is missing.
+/// The part that is missing.
 pub fn check_host() -> Outcome<()> {
     let fuse = Path::new("/dev/fuse");
     if !fs::metadata(fuse).is_ok_and(|meta| meta.file_type().is_char_device()) {
-        return Err(Failure::new("there is no /dev/fuse: load the module (modprobe fuse), or give the container the device"));
+        return Err(Failure::new(
+            "there is no /dev/fuse: load the module (modprobe fuse), or give the container the device",
+        ));
     }
     if rustix::process::geteuid().is_root() {
         return Ok(());
@@ -97,7 +99,9 @@ pub fn check_host() -> Outcome<()> {
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     if !std::env::split_paths(&path).any(|dir| dir.join("fusermount3").exists()) {
-        return Err(Failure::new("there is no fusermount3, which mounts for users: install fuse3, or run it as root"));
+        return Err(Failure::new(
+            "there is no fusermount3, which mounts for users: install fuse3, or run it as root",
+        ));
     }
     Ok(())
 }
@@ -189,14 +193,18 @@ fn make_folder(folder: &Path) -> Outcome<()> {
     let socket = folder.join("run/daemon.sock");
     if socket.as_os_str().len() > 107 {
         let _ = fs::remove_dir(folder);
-        return Err(Failure::new(format!("the path {} is too long for a socket: take a shorter --dir", socket.display())));
+        return Err(Failure::new(format!(
+            "the path {} is too long for a socket: take a shorter --dir",
+            socket.display()
+        )));
     }
     Ok(())
 }
 
 /// Removes what is ours. Not what is mounted there: that would be the files of somebody.
 fn remove(folder: &Path) -> Outcome<()> {
-    let failed = |error: std::io::Error| Failure::new(format!("{} cannot be removed: {error}", folder.display()));
+    let failed =
+        |error: std::io::Error| Failure::new(format!("{} cannot be removed: {error}", folder.display()));
     let mount = folder.join("mnt");
     match fs::remove_dir(&mount) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),

@@ -1,4 +1,4 @@
-//! What is there, seen by system calls.
+//! Folders and files, seen by system calls.
 
 use crate::model::{Seen, Sight};
 use rustix::io::Errno;
@@ -9,10 +9,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What could not be seen of it.
+/// Everything below a folder, as far as it can be seen.
 #[derive(Debug, Default)]
 pub struct Look {
-    /// What was.
+    /// The part that can be.
     pub sight: Sight,
     /// Paths that gave an I/O error: files, attributes, folders that could not be listed.
     pub failed: Vec<String>,
@@ -31,13 +31,17 @@ pub fn look(top: &Path) -> Result<Look, (PathBuf, io::Error)> {
     while let Some(folder) = folders.pop() {
         let at = top.join(&folder);
         let listed = fs::read_dir(&at).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-        let Some(listed) = known_error(listed, &mut found, &folder).map_err(|error| (at, error))? else { continue };
+        let Some(listed) = known_error(listed, &mut found, &folder).map_err(|error| (at, error))? else {
+            continue;
+        };
         for entry in listed {
             let name = entry.file_name().to_string_lossy().into_owned();
             let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
             let at = top.join(&path);
             let seen = see(&at, &mut known, &mut found.bytes);
-            let Some(seen) = known_error(seen, &mut found, &path).map_err(|error| (at, error))? else { continue };
+            let Some(seen) = known_error(seen, &mut found, &path).map_err(|error| (at, error))? else {
+                continue;
+            };
             match &seen {
                 Seen::Folder => folders.push(path.clone()),
                 Seen::File { bytes: None, .. } => found.failed.push(path.clone()),

@@ -27,15 +27,15 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Most that a pool is filled with.
 const MOST_FILL: u64 = 4 << 30;
 
-/// Who watches a run.
+/// An onlooker of a run.
 pub trait Watch: Sync {
     /// Whether it is to end.
     fn is_stopped(&self) -> bool;
-    /// How far it is.
+    /// Tells of its progress.
     fn tell(&self, line: &str);
 }
 
-/// What came to the pool.
+/// A newcomer in the pool.
 enum Guest {
     Device(PathBuf),
     Group(Vec<PathBuf>),
@@ -50,7 +50,7 @@ pub struct Stage<'a> {
     pub larder: Arc<Larder>,
     /// The devices.
     pub devices: Devices,
-    /// Who works in the pool.
+    /// Workers in the pool.
     pub lanes: Vec<Lane>,
     guest: Option<Guest>,
     /// Files of devices that are on their way out.
@@ -59,7 +59,7 @@ pub struct Stage<'a> {
     counted: BTreeSet<(String, i64)>,
     clock: SystemClock,
     watch: &'a dyn Watch,
-    /// What was done.
+    /// Counts of the conductor's deeds.
     pub tally: Tally,
 }
 
@@ -91,7 +91,8 @@ impl<'a> Stage<'a> {
             tally,
         };
         stage.larder.start()?;
-        let paths: Vec<String> = stage.devices.paths().map(|path| format!("fault:{}", path.display())).collect();
+        let paths: Vec<String> =
+            stage.devices.paths().map(|path| format!("fault:{}", path.display())).collect();
         let mount = text(&stage.mount);
         let mut words =
             vec!["pool", "create", "-o", "device_timeout=5", "-o", "memory=64M", "-m", &mount, POOL];
@@ -128,7 +129,10 @@ impl<'a> Stage<'a> {
                 nth + 1,
                 faults
             ));
-            self.note(&format!("round {nth}: {:?}, {:?}, {:?}, heal {}", round.troubles, round.end, round.deeds, round.heal));
+            self.note(&format!(
+                "round {nth}: {:?}, {:?}, {:?}, heal {}",
+                round.troubles, round.end, round.deeds, round.heal
+            ));
             self.round(round).map_err(|failure| failure.when(format!("round {nth}")))?;
         }
         self.export()?;
@@ -213,14 +217,14 @@ impl<'a> Stage<'a> {
             if conducted.is_err() {
                 self.larder.stop();
             }
-            // What hangs is told, and ended, so that there is an end.
+            // A call that hangs is told, and ended, so that there is an end.
             let waited = self.wait(work, work.all + 1);
             let ended: Vec<_> = threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
             let ended = ended.into_iter().map(|ended| {
                 ended.unwrap_or_else(|_| Err(Failure::new("a thread of the torture itself panicked")))
             });
             let ended: Outcome<Vec<()>> = ended.collect();
-            // What a lane met is nearer to the cause.
+            // The failure of a lane is nearer to the cause.
             waited.and(ended.map(drop)).and(conducted)
         })
     }
@@ -337,7 +341,9 @@ impl<'a> Stage<'a> {
             for part in 0..32_u64 {
                 // No two parts are equal.
                 let mut bytes = noise.clone();
-                bytes.chunks_mut(4096).for_each(|page| page[..8].copy_from_slice(&(nth * 32 + part).to_le_bytes()));
+                bytes
+                    .chunks_mut(4096)
+                    .for_each(|page| page[..8].copy_from_slice(&(nth * 32 + part).to_le_bytes()));
                 match file.write(&bytes) {
                     Err(error) if is_full(&error) => break 'full,
                     count => written += count.map_err(failed)? as u64,
@@ -386,7 +392,8 @@ impl<'a> Stage<'a> {
         self.may(&["pool", "rebalance", "-s", POOL])?;
         let paths = match guest {
             Guest::Device(path) => {
-                let verb = if matches!(self.layout, Layout::Single | Layout::Mirror) { "detach" } else { "remove" };
+                let verb =
+                    if matches!(self.layout, Layout::Single | Layout::Mirror) { "detach" } else { "remove" };
                 let name = text(&path);
                 let name = name.rsplit('/').next().unwrap_or_default();
                 if !self.may(&["pool", verb, POOL, name])? {
@@ -410,7 +417,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// What was told to leave is gone.
+    /// Waits until the devices that were told to leave are gone.
     fn shrunk(&mut self) -> Outcome<()> {
         self.larder.must(&["pool", "wait", "-t", "remove", POOL])?;
         self.tidy()
@@ -456,7 +463,13 @@ impl<'a> Stage<'a> {
     /// When that fails.
     pub fn import(&self) -> Outcome<()> {
         self.note("import");
-        self.larder.must(&["pool", "import", "-d", &format!("fault:{}", self.devices.folder().display()), POOL])?;
+        self.larder.must(&[
+            "pool",
+            "import",
+            "-d",
+            &format!("fault:{}", self.devices.folder().display()),
+            POOL,
+        ])?;
         Ok(())
     }
 
@@ -480,7 +493,7 @@ impl<'a> Stage<'a> {
     /// All lanes find what they must.
     ///
     /// # Errors
-    /// What they do not.
+    /// The first thing that they do not.
     pub fn verify(&mut self, crashed: bool) -> Outcome<()> {
         self.note("verify");
         for lane in &mut self.lanes {
@@ -578,7 +591,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// What the pool says of itself is left in files, for who looks into a failure.
+    /// Leaves the pool's own words in files, for people who look into a failure.
     pub fn evidence(&self) {
         for (name, words) in [
             ("status.txt", ["pool", "status", "-v", POOL]),
@@ -628,7 +641,9 @@ fn leaves(status: &Value) -> Vec<&Value> {
     fn below<'v>(vdevs: &'v Value, found: &mut Vec<&'v Value>) {
         for vdev in vdevs.as_object().into_iter().flat_map(|all| all.values()) {
             match vdev.get("vdevs") {
-                Some(children) if children.as_object().is_some_and(|all| !all.is_empty()) => below(children, found),
+                Some(children) if children.as_object().is_some_and(|all| !all.is_empty()) => {
+                    below(children, found)
+                }
                 _ => found.push(vdev),
             }
         }

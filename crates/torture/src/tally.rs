@@ -1,4 +1,4 @@
-//! What was done, for the summary.
+//! Counts of all deeds, for the summary.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

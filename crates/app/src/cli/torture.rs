@@ -16,7 +16,8 @@ const LOST: u8 = 1;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "It makes a pool on files in a folder of its own, with a daemon of its own, and lives with it: files are
+#[command(
+    after_help = "It makes a pool on files in a folder of its own, with a daemon of its own, and lives with it: files are
 written, synced, renamed, copied and removed, snapshots taken, rolled back, cloned and sent, while the daemon is killed
 (kill -9) and devices rot, vanish, refuse, hang, lie, forget, come back old, change names, are taken out, replaced,
 attached and removed: never more of them at once than the layout tolerates. All is compared with a model in memory:
@@ -28,7 +29,8 @@ The same seed and layout give the same steps and the same harm; when within a ca
 What was lost leaves the folder, and is told with the command that does the same again. Ctrl-C ends it.
 Exit codes: 0 nothing was lost, 1 something was, or it failed, 2 bad usage.
 Examples: larder torture --time 8h --dir /mnt/scratch
-          larder torture --seed 17 --layout raidz1 --pools 1")]
+          larder torture --seed 17 --layout raidz1 --pools 1"
+)]
 pub struct Args {
     /// How long: 90s, 10m, 8h; a round that has begun is ended
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = time)]
@@ -133,7 +135,8 @@ fn json(ran: &Ran, seed: u64) -> Value {
 fn text(ran: &Ran, seed: u64) -> String {
     let Tally { pools, operations, faults, kills, exports, comparisons, .. } = &ran.tally;
     let mut text = String::new();
-    let mut line = |what: &str, value: String| writeln!(text, "{what:>11}: {value}").expect("strings take all");
+    let mut line =
+        |what: &str, value: String| writeln!(text, "{what:>11}: {value}").expect("strings take all");
     let some = |kinds: &mut dyn Iterator<Item = (&str, u64)>| {
         let all: Vec<_> = kinds.map(|(kind, count)| format!("{kind} {count}")).collect();
         all.join(", ")
