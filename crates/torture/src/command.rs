@@ -34,8 +34,7 @@ impl Said {
     /// Whether it failed for want of room.
     pub fn lacks_room(&self) -> bool {
         let err = self.err.to_lowercase();
-        !self.ok
-            && ["no space", "no room", "room for", "not enough", "full"].iter().any(|word| err.contains(word))
+        !self.ok && ["no space left", "no room", "room for", "is full"].iter().any(|word| err.contains(word))
     }
 }
 

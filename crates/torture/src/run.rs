@@ -12,6 +12,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 /// Settings of a run.
@@ -148,7 +149,10 @@ fn live(
 ) -> (Tally, Option<Failure>) {
     let mut stage = match Stage::make(&options.program, folder, life.layout, watch) {
         Ok(stage) => stage,
-        Err(failure) => return (Tally::default(), Some(failure.when("making the pool"))),
+        Err(failure) => {
+            let_go(&folder.join("mnt"));
+            return (Tally::default(), Some(failure.when("making the pool")));
+        }
     };
     let lived = stage.live(life, is_over).and_then(|all| {
         if all && life.beyond {
@@ -164,9 +168,16 @@ fn live(
             stage.evidence();
             // Nothing more is written to the devices.
             stage.larder.kill();
-            let _ = unmount(stage.mount(), UnmountFlags::DETACH);
+            let_go(stage.mount());
             (tally, Some(failure))
         }
+    }
+}
+
+/// Takes a dead mount away, as far as that goes.
+fn let_go(mount: &Path) {
+    if unmount(mount, UnmountFlags::DETACH).is_err() {
+        let _ = Command::new("fusermount3").arg("-uzq").arg(mount).status();
     }
 }
 

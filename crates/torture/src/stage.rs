@@ -155,6 +155,9 @@ impl<'a> Stage<'a> {
         let outcome = self.at_work(&mut lanes, round);
         self.lanes = lanes;
         outcome?;
+        if self.watch.is_stopped() {
+            return Ok(());
+        }
         if let Some(panic) = self.larder.panics() {
             return Err(Failure::new(format!("the daemon panicked: {panic}")));
         }
@@ -233,7 +236,7 @@ impl<'a> Stage<'a> {
         let count = round.troubles.len() as u64;
         for (nth, trouble) in (1..).zip(&round.troubles) {
             self.wait(work, work.all * nth / (2 * (count + 1)))?;
-            if self.larder.is_stopped() {
+            if self.is_enough() {
                 return Ok(());
             }
             self.note(&format!("{trouble:?}"));
@@ -241,7 +244,7 @@ impl<'a> Stage<'a> {
         }
         if let End::Kill { percent, later, .. } = round.end {
             self.wait(work, work.all * u64::from(percent) / 100)?;
-            if self.larder.is_stopped() {
+            if self.is_enough() {
                 return Ok(());
             }
             pause(Duration::from_millis(later.into()));
@@ -253,11 +256,19 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
+    /// Whether a lane has failed, or somebody wants it all to end.
+    fn is_enough(&self) -> bool {
+        self.larder.is_stopped() || self.watch.is_stopped()
+    }
+
     /// Waits until so many steps were taken, or all who take them have ended.
     fn wait(&self, work: &Work, steps: u64) -> Outcome<()> {
         let (mut last, mut since) = (0, self.clock.monotonic());
         loop {
             let taken = work.taken.load(Ordering::Relaxed);
+            if self.is_enough() {
+                self.larder.stop();
+            }
             if taken >= steps || work.working.load(Ordering::SeqCst) == 0 {
                 return Ok(());
             }
@@ -348,7 +359,7 @@ impl<'a> Stage<'a> {
                     Err(error) if is_full(&error) => break 'full,
                     count => written += count.map_err(failed)? as u64,
                 }
-                if self.larder.is_stopped() {
+                if self.is_enough() {
                     break 'full;
                 }
             }

@@ -27,7 +27,7 @@ next seed and another layout. No other pool is touched, nor anything outside of 
 larder repair then calls whole must be.
 The same seed and layout give the same steps and the same harm; when within a call the daemon is killed differs.
 What was lost leaves the folder, and is told with the command that does the same again. Ctrl-C ends it.
-Exit codes: 0 nothing was lost, 1 something was, or it failed, 2 bad usage.
+Exit codes: 0 nothing was lost, 1 something was, or it failed, 2 bad usage, 3 it was stopped.
 Examples: larder torture --time 8h --dir /mnt/scratch
           larder torture --seed 17 --layout raidz1 --pools 1"
 )]
