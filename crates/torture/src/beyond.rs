@@ -36,7 +36,7 @@ pub fn go_beyond(stage: &mut Stage<'_>, life: &Life) -> Outcome<()> {
             stage.larder.must(&["pool", "export", "-f", POOL])?;
         }
     } else {
-        stage.note(&format!("no import beyond tolerance: {}", import.err.trim()));
+        stage.larder.note(&format!("no import beyond tolerance: {}", import.err.trim()));
         if import.err.trim().is_empty() {
             return Err(Failure::new("an import beyond tolerance failed without a word"));
         }
@@ -60,7 +60,7 @@ fn ruin(stage: &mut Stage<'_>, life: &Life) -> Outcome<()> {
     seats.rotate_left(first);
     for &seat in &seats[..count] {
         let zeroed = stage.devices.ruin(seat, share, rng.next())?;
-        stage.note(&format!("beyond: {zeroed} bytes of seat {seat} are zeros"));
+        stage.larder.note(&format!("beyond: {zeroed} bytes of seat {seat} are zeros"));
         stage.tally.fault("beyond");
     }
     Ok(())
@@ -124,7 +124,7 @@ fn survey(stage: &mut Stage<'_>) -> Outcome<()> {
     }
     let heads: usize = hit.iter().map(BTreeSet::len).sum();
     stage.tally.lost += heads as u64;
-    stage.note(&format!("beyond: {heads} paths cannot be read, and are named"));
+    stage.larder.note(&format!("beyond: {heads} paths cannot be read, and are named"));
     Ok(())
 }
 
@@ -219,7 +219,7 @@ fn repair(stage: &mut Stage<'_>) -> Outcome<()> {
             saved += compare(&report, &to, lane.dataset(), Some(name), frozen)?;
         }
     }
-    stage.note(&format!("repair: {saved} files are whole"));
+    stage.larder.note(&format!("repair: {saved} files are whole"));
     stage.tally.saved += saved;
     stage.tally.operation("repair");
     Ok(())

@@ -1,10 +1,11 @@
 //! The program itself: its command line, and its daemon, which is a child of ours and lives in a run folder of its own.
 
 use crate::failure::{Failure, Outcome};
+use larder_device::{Clock, SystemClock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -47,6 +48,7 @@ pub struct Larder {
     dying: AtomicBool,
     /// Somebody wants it all to end.
     stopped: AtomicBool,
+    clock: SystemClock,
 }
 
 impl Larder {
@@ -58,6 +60,7 @@ impl Larder {
             daemon: Mutex::default(),
             dying: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
+            clock: SystemClock::new(),
         }
     }
 
@@ -182,6 +185,14 @@ impl Larder {
             pause(LOOK);
             waited += LOOK;
         }
+    }
+
+    /// A line in the log that is left with a failure.
+    pub fn note(&self, line: &str) {
+        let log = OpenOptions::new().create(true).append(true).open(self.folder.join("torture.log"));
+        let now = self.clock.monotonic().as_secs_f64();
+        // The log is for people; that it cannot be written is no failure of the pool.
+        let _ = log.and_then(|mut log| log.write_all(format!("{now:9.3} {line}\n").as_bytes()));
     }
 
     /// Starts the daemon and waits until it answers.

@@ -7,6 +7,7 @@ use crate::model::{Change, FileId, Frozen, Model, Node, equal};
 use crate::plan::Step;
 use crate::sight::{is_full, look, read};
 use crate::tally::Tally;
+use larder_device::{Clock, SystemClock};
 use rustix::fs::{FallocateFlags, XattrFlags, copy_file_range, fallocate, setxattr};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
@@ -14,9 +15,12 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Snapshots that are kept.
 const SNAPSHOTS: usize = 3;
+/// Steps that take longer are told in the log.
+const SLOW: Duration = Duration::from_secs(2);
 /// Files do not grow beyond that.
 const LONGEST: usize = 4_000_000;
 
@@ -50,7 +54,7 @@ pub struct Lane {
     /// It may not be there at all.
     copy_unsure: bool,
     serial: u32,
-    steps: AtomicU64,
+    clock: SystemClock,
     /// Counts of its steps.
     pub tally: Tally,
 }
@@ -66,7 +70,7 @@ impl Lane {
             copy: Vec::new(),
             copy_unsure: false,
             serial: 0,
-            steps: AtomicU64::new(0),
+            clock: SystemClock::new(),
             tally: Tally::default(),
         }
     }
@@ -107,8 +111,12 @@ impl Lane {
             }
             let text = format!("{step:?}");
             let kind = text.split([' ', '(']).next().unwrap_or_default().to_lowercase();
+            let began = self.clock.monotonic();
             let done = self.take(larder, step);
-            self.steps.fetch_add(1, Ordering::Relaxed);
+            let took = self.clock.monotonic() - began;
+            if took > SLOW {
+                larder.note(&format!("{}: {text} took {:.1} s", self.dataset, took.as_secs_f64()));
+            }
             taken.fetch_add(1, Ordering::Relaxed);
             match done {
                 Ok(()) => self.tally.operation(&kind),

@@ -164,7 +164,7 @@ fn live(
     match lived {
         Ok(()) => (tally, stage.end().and_then(|()| no_panics(&stage)).err()),
         Err(failure) => {
-            stage.note(&format!("FAILED: {failure}"));
+            stage.larder.note(&format!("FAILED: {failure}"));
             stage.evidence();
             // Nothing more is written to the devices.
             stage.larder.kill();

@@ -12,7 +12,7 @@ use crate::tally::Tally;
 use larder_device::{Clock, SystemClock};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -129,7 +129,7 @@ impl<'a> Stage<'a> {
                 nth + 1,
                 faults
             ));
-            self.note(&format!(
+            self.larder.note(&format!(
                 "round {nth}: {:?}, {:?}, {:?}, heal {}",
                 round.troubles, round.end, round.deeds, round.heal
             ));
@@ -139,14 +139,6 @@ impl<'a> Stage<'a> {
         self.import()?;
         self.verify(false).map_err(|failure| failure.when("at the end"))?;
         Ok(true)
-    }
-
-    /// A line in the log that is left with a failure.
-    pub fn note(&self, line: &str) {
-        let log = OpenOptions::new().create(true).append(true).open(self.folder.join("torture.log"));
-        let now = self.clock.monotonic();
-        // The log is for people; that it cannot be written is no failure of the pool.
-        let _ = log.and_then(|mut log| writeln!(log, "{:9.3} {line}", now.as_secs_f64()));
     }
 
     fn round(&mut self, round: &Round) -> Outcome<()> {
@@ -167,7 +159,7 @@ impl<'a> Stage<'a> {
             End::Kill { .. } => self.larder.end_strays()?,
         }
         for deed in &round.deeds {
-            self.note(&format!("{deed:?}"));
+            self.larder.note(&format!("{deed:?}"));
             match *deed {
                 Deed::Away { seat } => self.devices.hide(seat)?,
                 Deed::Swap { a, b } => self.devices.swap(a, b)?,
@@ -239,7 +231,7 @@ impl<'a> Stage<'a> {
             if self.is_enough() {
                 return Ok(());
             }
-            self.note(&format!("{trouble:?}"));
+            self.larder.note(&format!("{trouble:?}"));
             self.trouble(trouble).map_err(|failure| failure.when(format!("{trouble:?}")))?;
         }
         if let End::Kill { percent, later, .. } = round.end {
@@ -249,7 +241,7 @@ impl<'a> Stage<'a> {
             }
             pause(Duration::from_millis(later.into()));
             self.larder.check_daemon()?;
-            self.note("kill");
+            self.larder.note("kill");
             self.larder.kill();
             self.tally.kills += 1;
         }
@@ -332,7 +324,7 @@ impl<'a> Stage<'a> {
     fn may(&self, words: &[&str]) -> Outcome<bool> {
         let said = self.larder.run(words)?;
         if !said.ok {
-            self.note(&format!("refused: larder {}: {}", words.join(" "), said.err.trim()));
+            self.larder.note(&format!("refused: larder {}: {}", words.join(" "), said.err.trim()));
         }
         Ok(said.ok)
     }
@@ -364,7 +356,7 @@ impl<'a> Stage<'a> {
                 }
             }
         }
-        self.note(&format!("filled with {written} bytes"));
+        self.larder.note(&format!("filled with {written} bytes"));
         for entry in fs::read_dir(&folder).map_err(failed)? {
             fs::remove_file(entry.map_err(failed)?.path()).map_err(failed)?;
         }
@@ -461,7 +453,7 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// When that fails.
     pub fn export(&mut self) -> Outcome<()> {
-        self.note("export");
+        self.larder.note("export");
         self.larder.must(&["pool", "export", POOL])?;
         self.tally.exports += 1;
         self.lanes.iter_mut().for_each(Lane::settle);
@@ -473,7 +465,7 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// When that fails.
     pub fn import(&self) -> Outcome<()> {
-        self.note("import");
+        self.larder.note("import");
         self.larder.must(&[
             "pool",
             "import",
@@ -487,7 +479,7 @@ impl<'a> Stage<'a> {
     /// The daemon is killed so long after an import began.
     fn killed_import(&mut self, after: u32) -> Outcome<()> {
         self.larder.start()?;
-        self.note("import, to be killed");
+        self.larder.note("import, to be killed");
         let folder = format!("fault:{}", self.devices.folder().display());
         std::thread::scope(|scope| {
             let larder = &self.larder;
@@ -506,7 +498,7 @@ impl<'a> Stage<'a> {
     /// # Errors
     /// The first thing that they do not.
     pub fn verify(&mut self, crashed: bool) -> Outcome<()> {
-        self.note("verify");
+        self.larder.note("verify");
         for lane in &mut self.lanes {
             lane.verify(&self.larder, crashed)?;
         }
@@ -520,7 +512,7 @@ impl<'a> Stage<'a> {
 
     /// All devices are well again and have all that they must.
     fn heal(&mut self) -> Outcome<()> {
-        self.note("heal");
+        self.larder.note("heal");
         self.devices.restore()?;
         self.back_in_use()?;
         self.larder.must(&["pool", "wait", "-t", "resilver", POOL])?;
@@ -572,7 +564,7 @@ impl<'a> Stage<'a> {
                 return Err(Failure::new(format!("the status does not tell of {old}")));
             };
             let new = self.devices.another()?;
-            self.note(&format!("replacing {old}, which did not come back"));
+            self.larder.note(&format!("replacing {old}, which did not come back"));
             self.larder.must(&["pool", "replace", POOL, &guid, &format!("fault:{}", new.display())])?;
             let old = self.devices.seat(seat, new);
             self.leaving.push(old);
