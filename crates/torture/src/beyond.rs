@@ -96,14 +96,12 @@ fn parts(stage: &Stage<'_>) -> Vec<Part> {
 /// Looks at everything: readable files are right, others are named, and no others.
 fn survey(stage: &mut Stage<'_>) -> Outcome<()> {
     let parts = parts(stage);
-    let mut hit: Vec<BTreeSet<String>> = Vec::new();
-    for part in &parts {
-        let (failed, read) = readable(part)?;
-        stage.tally.compared += read;
-        hit.push(failed);
-    }
-    // It meets what reads did not.
+    let first = read_all(stage, &parts)?;
+    // It meets what reads did not, and puts together in pieces what no read has as a whole.
     stage.larder.run(&["pool", "scrub", "-w", POOL])?;
+    let hit = read_all(stage, &parts)?;
+    let healed: usize = first.iter().zip(&hit).map(|(first, hit)| first.difference(hit).count()).sum();
+    stage.larder.note(&format!("beyond: {healed} paths could be read after a scrub alone"));
     let mut waited = 0;
     loop {
         let status = stage.status()?;
@@ -126,6 +124,17 @@ fn survey(stage: &mut Stage<'_>) -> Outcome<()> {
     stage.tally.lost += heads as u64;
     stage.larder.note(&format!("beyond: {heads} paths cannot be read, and are named"));
     Ok(())
+}
+
+/// The paths of each part that cannot be read; all others are right.
+fn read_all(stage: &mut Stage<'_>, parts: &[Part]) -> Outcome<Vec<BTreeSet<String>>> {
+    let mut hit = Vec::new();
+    for part in parts {
+        let (failed, read) = readable(part)?;
+        stage.tally.compared += read;
+        hit.push(failed);
+    }
+    Ok(hit)
 }
 
 /// The paths of a part that cannot be read; all others are right. And how many bytes were read.
