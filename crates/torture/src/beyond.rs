@@ -265,11 +265,15 @@ fn compare(
         is_older || tree["lost_nodes"] != 0 || tree["guessed"] == true || !tree["unread"].is_null();
     let found =
         look(&to.join(&name)).map_err(|(at, error)| Failure::new(format!("{}: {error}", at.display())))?;
+    // Of a file with several names one is told.
+    let is_named =
+        |path: &str| told.iter().any(|told| format!("{name}/{path}") == told.trim_start_matches('/'));
+    let told: BTreeSet<u32> = frozen.files().filter(|(path, _)| is_named(path)).map(|(_, id)| id).collect();
     let mut whole = 0;
-    for (path, _) in frozen.files() {
+    for (path, id) in frozen.files() {
         let must = frozen.file(path).expect("it is one of its files");
         let full = format!("{name}/{path}");
-        let is_told = told.iter().any(|told| full.ends_with(told.trim_start_matches('/')));
+        let is_told = told.contains(&id);
         match found.sight.get(path) {
             Some(Seen::File { bytes: Some(bytes), .. }) if bytes == must => whole += 1,
             Some(_) if is_told || is_guessed => {}
