@@ -9,7 +9,7 @@ LANES=${LANES:-2}
 scripts=("$@")
 # All that are here, long ones first.
 if [ $# = 0 ]; then
-    scripts=(zfs_streams tools replicate posix dedupe faults healing survival kill9 full streams databases differential)
+    scripts=(zfs_streams tools replicate posix torture dedupe faults healing survival kill9 full streams databases differential)
     for script in *.sh; do
         case " bed run ${scripts[*]} " in *" ${script%.sh} "*) ;; *) scripts+=("${script%.sh}") ;; esac
     done

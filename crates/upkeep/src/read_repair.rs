@@ -26,13 +26,16 @@ pub struct ReadRepair {
     lost: Mutex<Vec<Lost>>,
     /// Ranges in which nothing was lost after all, and bytes that were stored anew for that.
     healed: Mutex<(Vec<Lost>, u64)>,
+    /// Such ranges, for as long as the pool is imported: stripes are final, so nothing will be lost there. Who reads a
+    /// lost block beside them meets them again.
+    settled: Mutex<Vec<Lost>>,
 }
 
 impl ReadRepair {
     pub(crate) fn new(pool: &Arc<Pool>) -> Self {
         let store = Arc::clone(pool.store());
-        let (whole, lost, healed) = Default::default();
-        Self { pool: Arc::clone(pool), store, whole, lost, healed }
+        let (whole, lost, healed, settled) = Default::default();
+        Self { pool: Arc::clone(pool), store, whole, lost, healed, settled }
     }
 
     /// Whether more was found wrong than could be remembered: a scrub would find it again.
@@ -75,7 +78,7 @@ impl ReadRepair {
             while !reconstruction.step(&self.pool, u64::MAX)? {}
             stripes += reconstruction.tally().stripes;
             // The walk for names of known losses would read them, and have them reconstructed again, without an end.
-            let new = self.remember_lost(&reconstruction.tally().lost);
+            let new = self.remember_lost(&self.unsettled(&reconstruction.tally().lost));
             self.pool.damage().note_lost(&new);
         }
         if stripes == 0 {
@@ -119,6 +122,12 @@ impl ReadRepair {
         self.pool.damage().note_lost(lost);
     }
 
+    /// Those in which something may be lost that is not known.
+    fn unsettled(&self, lost: &[Lost]) -> Vec<Lost> {
+        let settled = self.settled.lock();
+        lost.iter().filter(|one| !settled.contains(one)).cloned().collect()
+    }
+
     /// Those that were not known and found room.
     fn remember_lost(&self, lost: &[Lost]) -> Vec<Lost> {
         let mut all = self.lost.lock();
@@ -135,6 +144,11 @@ impl ReadRepair {
     /// The blocks that lay in these ranges are at other places; so many bytes were stored anew for that.
     pub(crate) fn healed(&self, is_healed: impl Fn(&Lost) -> bool, bytes: u64) {
         let gone: Vec<Lost> = self.lost.lock().extract_if(.., |lost| is_healed(lost)).collect();
+        let mut settled = self.settled.lock();
+        let new: Vec<Lost> = gone.iter().filter(|one| !settled.contains(one)).cloned().collect();
+        let room = LOST.saturating_sub(settled.len());
+        settled.extend(new.into_iter().take(room));
+        drop(settled);
         let mut healed = self.healed.lock();
         // A scrub asks for those that it met; where none does, no more than these are kept.
         let room = LOST.saturating_sub(healed.0.len());

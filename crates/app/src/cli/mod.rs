@@ -69,6 +69,7 @@ mod sampling;
 mod selection;
 mod side;
 mod signals;
+mod torture;
 mod vdevs;
 mod versions;
 
@@ -176,6 +177,8 @@ enum Command {
     Plan(plan::Args),
     /// Tells what is left of a pool that cannot be imported any more, and saves it elsewhere
     Repair(repair::Args),
+    /// Tries on pools of its own whether anything is lost here: kills, damage and every operation, beside a model
+    Torture(torture::Args),
     /// The process that holds the imported pools; other commands start it when they need it
     Daemon(daemon::Args),
     /// Makes links by whose names the binary speaks like zpool and zfs
@@ -283,6 +286,9 @@ fn run(call: Call) -> Result<u8> {
     if let Command::Repair(args) = command {
         return repair::run(&args);
     }
+    if let Command::Torture(args) = command {
+        return torture::run(&args);
+    }
     let run_dir = RunDir::from_environment()?;
     if let Command::Daemon(args) = command {
         return daemon::run(&args, &run_dir);
@@ -304,7 +310,8 @@ fn run(call: Call) -> Result<u8> {
         | Command::Dedupe(_)
         | Command::Advise(_)
         | Command::Plan(_)
-        | Command::Repair(_) => unreachable!("they ran above"),
+        | Command::Repair(_)
+        | Command::Torture(_) => unreachable!("they ran above"),
     }
 }
 
@@ -500,6 +507,7 @@ mod tests {
             "larder restore a@x",
             "larder restore --replace --yes a@b@x c",
             "larder extents -pj a b",
+            "larder torture --time 8h --seed 17 --dir /tmp --layout raidz1 --beyond --pools 1 -j",
             "larder dedupe --apply -b 64K --by-content --least 64K --memory 1G --hash-file /tmp/h -jp a b",
         ] {
             if let Err(error) = call(line) {
