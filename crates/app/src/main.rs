@@ -1,7 +1,7 @@
 //! The larder binary: FUSE mounts, the daemon and the command line.
 //!
 //! Layers: [`cli`] turns arguments into requests of [`api`] and replies into text by [`render`];
-//! [`client`] carries them to [`daemon`], which has an [`engine::Engine`] answer; [`host`] is that engine. [`policy`]
+//! [`client`] carries them to [`daemon`], which has an [`engine::Engine`] answer; [`host`] is that engine. [`service`] is what systemd and the daemon say to each other. [`policy`]
 //! says which snapshots are to be taken and destroyed, [`salvage`] what is left of a pool that nobody can import.
 
 mod api;
@@ -19,6 +19,8 @@ mod render;
 mod replicate;
 mod run_dir;
 mod salvage;
+mod service;
+mod watchdog;
 
 fn main() -> std::process::ExitCode {
     cli::main(std::env::args_os().collect())
