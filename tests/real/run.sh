@@ -8,7 +8,7 @@ LANES=${LANES:-2}
 
 scripts=("$@")
 # Long ones first.
-[ $# -gt 0 ] || scripts=(zfs_streams tools replicate posix dedupe faults healing survival kill9 full streams databases differential passes records rename copies undedup trees samba clones snapshots everyday advise sharing space races versions flushes policies trim cache roles growth split)
+[ $# -gt 0 ] || scripts=(zfs_streams tools replicate posix dedupe faults healing survival kill9 full streams databases differential passes records rename copies undedup trees samba clones snapshots everyday advise sharing space races versions flushes policies trim cache roles growth split package)
 wanted=()
 for script in "${scripts[@]}"; do
     case ${LARDER_FUSE:-}$script in

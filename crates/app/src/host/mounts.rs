@@ -269,10 +269,11 @@ impl Mounts {
         if self.closed {
             return Err(ApiError::new(ErrorKind::Busy, "the pool is being exported").within(doing));
         }
-        if self.mounted.contains_key(&id) {
-            return Err(ApiError::new(ErrorKind::Exists, "it is mounted already").within(doing));
-        }
         let path = self.place(dataset, at, &name).map_err(|error| error.within(&doing))?;
+        if let Some(there) = self.mounted.get(&id) {
+            let message = format!("it is mounted already, at {}", there.path.display());
+            return Err(ApiError::new(ErrorKind::Exists, message).within(doing));
+        }
         let parent = dataset.parent();
         let last = dataset.last_name();
         let above = self.mounted.get(&parent).filter(|above| parent != id && above.path.join(&last) == path);
