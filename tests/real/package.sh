@@ -27,10 +27,17 @@ check "it is stripped" test "$(stat -c %s "$LARDER")" -lt "$(stat -c %s "$BUILT"
 check "zpool is one of its names" "$ROOT/usr/sbin/zpool" list
 
 # Units: all that they name is there; the daemon is as hardened as mounting permits.
-for unit in larderd.service larderd.socket larder-import.target larder-mount.target; do
-    check "$unit is well formed" sh -c "! sed 's,/usr/bin/larder,$LARDER,' '$ROOT/usr/lib/systemd/system/$unit' >'$BED/out/$unit' ||
-        systemd-analyze verify --man=no '$BED/out/$unit' 2>&1 | grep -v '^$' | grep 'larder' | grep . && exit 1 || exit 0"
-done
+UNITS=$BED/units
+mkdir "$UNITS"
+for unit in "$ROOT"/usr/lib/systemd/system/*; do sed "s,/usr/bin/larder,$LARDER," "$unit" >"$UNITS/$(basename "$unit")"; done
+# verified UNIT: nothing is said of our units; those of the machine may have faults of their own.
+verified() {
+    systemd-analyze verify --man=no "$UNITS/$1" >"$BED/out/verify" 2>&1 || true
+    ! grep larder "$BED/out/verify"
+}
+for unit in "$UNITS"/*; do check "$(basename "$unit") is well formed" verified "$(basename "$unit")"; done
+sed 's/^WatchdogSec=/WatchdogSecs=/' "$UNITS/larderd.service" >"$UNITS/larder-wrong.service"
+check "a fault in a unit would be found" sh -c "! systemd-analyze verify --man=no '$UNITS/larder-wrong.service' 2>&1 | grep -q 'larder.*WatchdogSecs' && exit 1 || exit 0"
 check "exposed by 5.0 at most" systemd-analyze security --offline=true --threshold=50 "$SERVICE"
 
 # serve: the daemon by the unit's own command line; returns when it says that it is ready.
@@ -82,7 +89,7 @@ check "the package is installed over itself" package -i "$(deb larder)"
 check "the old daemon ends in time" leave
 check "the new one is ready" serve
 check "the pool is back after the upgrade" test "$(sum)" = "$WAS"
-check "what was open must be opened anew" sh -c "! head -c 1 <&9 >/dev/null 2>&1"
+check "open files must be opened anew" sh -c "! stat -f /dev/fd/9 >/dev/null 2>&1"
 exec 9<&-
 
 # Removal and purge leave pools alone.

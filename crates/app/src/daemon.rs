@@ -80,7 +80,7 @@ struct Shared {
     stop: watch::Sender<bool>,
 }
 
-/// How a daemon begins.
+/// Options of a daemon's start.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beginning {
     /// Has another one that runs end, and goes on where that was.

@@ -1,8 +1,9 @@
 //! The larder binary: FUSE mounts, the daemon and the command line.
 //!
 //! Layers: [`cli`] turns arguments into requests of [`api`] and replies into text by [`render`];
-//! [`client`] carries them to [`daemon`], which has an [`engine::Engine`] answer; [`host`] is that engine. [`service`] is what systemd and the daemon say to each other. [`policy`]
-//! says which snapshots are to be taken and destroyed, [`salvage`] what is left of a pool that nobody can import.
+//! [`client`] carries them to [`daemon`], which has an [`engine::Engine`] answer; [`host`] is that engine. [`policy`]
+//! says which snapshots are to be taken and destroyed, [`salvage`] what is left of a pool that nobody can import,
+//! [`service`] and [`watchdog`] tell systemd of the daemon.
 
 mod api;
 mod cli;

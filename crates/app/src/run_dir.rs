@@ -1,4 +1,5 @@
-//! The folder where daemon and commands find each other: socket, lock, log. And the state folder, which outlives a boot.
+//! The folder where daemon and commands find each other: socket, lock, log. And the state folder, which outlives a
+//! boot.
 
 use crate::api::{ApiError, ErrorKind, Result};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -208,7 +209,7 @@ impl RunDir {
 
 /// Says in the lock that this process has it.
 pub fn sign(lock: &File) {
-    // Who cannot be found is not asked to end.
+    // An unsigned daemon is only not asked to end.
     let _ =
         lock.set_len(0).and_then(|()| lock.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0));
 }

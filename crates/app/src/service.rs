@@ -1,4 +1,4 @@
-//! What systemd and the daemon say to each other: that it is ready, alive, ending; the socket that systemd bound. And
+//! Words between systemd and the daemon: that it is ready, alive, ending; the socket that systemd bound. And
 //! how a daemon that a command started makes room for systemd's. Without systemd nobody hears any of it.
 
 use crate::api::{ApiError, ErrorKind, Result};
@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 /// Time limit for leaving all pools when a signal ends the daemon. What is not left then is as after a power cut.
 pub const LEAVE_LIMIT: Duration = Duration::from_secs(120);
-/// How much more time a daemon asks for that is not ready yet, each time.
+/// More time for a daemon that is not ready yet, each time it asks.
 pub const EXTENSION: Duration = Duration::from_secs(30);
 /// From one look at a daemon that is to end to the next.
 const LOOK: Duration = Duration::from_millis(20);
@@ -36,7 +36,7 @@ pub fn stopping() {
     tell(&[NotifyState::Stopping, NotifyState::Status("committing and unmounting")]);
 }
 
-/// What it does, a line of `systemctl status`.
+/// A line of `systemctl status`.
 pub fn status(text: &str) {
     tell(&[NotifyState::Status(text)]);
 }

@@ -1,5 +1,4 @@
-//! Pools that come back: what a daemon imports at its start, what it tells of what it cannot, and how one makes room for
-//! another.
+//! Pools that come back: what a daemon imports at its start, what it tells of others, and how one hands over to another.
 
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod bed;
@@ -77,7 +76,7 @@ fn what_was_imported_is_imported_again_after_a_kill_a_stop_and_a_boot() {
     let letter = || fs::read_to_string(bed.path("mnt/home/letter")).unwrap();
     assert_eq!(letter(), "as it was");
     service.hear("WATCHDOG=1");
-    // What is open holds up nobody.
+    // Open files hold up nobody.
     let open = fs::File::open(bed.path("mnt/home/letter")).unwrap();
     assert!(service.signal(rustix::process::Signal::TERM));
     service.hear("STOPPING=1");
@@ -93,7 +92,7 @@ fn what_was_imported_is_imported_again_after_a_kill_a_stop_and_a_boot() {
     let mut service = Service::start(&bed, "daemon --take-over");
     service.hear("READY=1");
     assert_eq!(letter(), "as it was");
-    // What is exported stays so; what is not to come back does not.
+    // An exported pool stays so; so does one that is not kept.
     bed.ok("pool export tank");
     assert!(service.signal(rustix::process::Signal::TERM));
     let mut service = Service::start(&bed, "daemon --take-over");

@@ -2,8 +2,8 @@
 //! was, and tells what it could not.
 //!
 //! Devices are looked for where they were last, which opens no other disk; where that is not all of a pool, everywhere
-//! an import looks. Pools come beside each other, since after a crash of the machine each waits for a heart to beat. Those
-//! that lack devices are tried again for a while: disks come late at boot.
+//! an import looks. Pools come beside each other, since after a crash of the machine each waits for a heart to beat.
+//! Those that lack devices are tried again for a while: disks come late at boot.
 
 use super::import::{absent_devices, is_whole};
 use super::live::Live;
@@ -110,7 +110,7 @@ impl Host {
         if here.as_ref().is_some_and(is_whole) {
             return Ok(here.expect("it was just looked at"));
         }
-        // Whoever said where to look left something out on purpose.
+        // Places that were named leave others out on purpose.
         let given = was.search.iter().map(|path| path.to_string_lossy().into_owned()).filter(there);
         let given: Vec<_> = if was.search.is_empty() { Vec::new() } else { given.chain(near).collect() };
         let everywhere = match given.is_empty() && !was.search.is_empty() {

@@ -1,4 +1,4 @@
-//! What the daemon knows of pools beside the pools: where their devices were last seen, and which of them were imported.
+//! Memory of the daemon beside the pools: where their devices were last seen, and which of them were imported.
 //!
 //! One file in the state folder, written anew and renamed at each change, so that a crash leaves the one before or the
 //! one after. Pools do not rest on it: when it is lost, nothing is imported by itself, and devices are looked for
@@ -37,7 +37,7 @@ struct Held {
     boot: String,
 }
 
-/// How a pool was imported.
+/// Options of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Was {
     /// Its name.
@@ -59,7 +59,7 @@ fn boot() -> Option<String> {
 }
 
 impl Remembered {
-    /// What the state folder holds. A file that cannot be understood is put aside.
+    /// Reads the state folder. A file that cannot be understood is put aside.
     pub fn load(dir: Option<&Path>) -> Self {
         let Some(dir) = dir else { return Self::default() };
         let file = dir.join(FILE);

@@ -33,7 +33,7 @@ pub struct Absent {
     pub guid: u64,
     /// Why it is not, a sentence.
     pub reason: String,
-    /// How it is brought back, where there is anything to do.
+    /// The way to bring it back, where there is anything to do.
     pub action: Option<String>,
 }
 

@@ -12,7 +12,8 @@ use larder_format::tables::SnapshotRecord;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Mounts one dataset, where it says or a legacy one at a folder, a snapshot at a folder, or all datasets that mount by themselves.
+/// Mounts one dataset, where it says or a legacy one at a folder, a snapshot at a folder, or all datasets that mount by
+/// themselves.
 pub fn mount(host: &Host, request: &Mount) -> Result<Mounted> {
     if let Some(name) = request.name.as_deref().filter(|name| name.contains('@')) {
         return mount_snapshot(host, name, request.at.as_deref());
