@@ -1,4 +1,4 @@
-//! Pools that come back: what a daemon imports at its start, what it tells of others, and how one hands over to another.
+//! Pools that come back: what a daemon imports at its start, what it tells of others, how one hands over to another.
 
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod bed;
