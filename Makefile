@@ -1,3 +1,4 @@
+# make deb     Debian packages in target/debian: larder, larder-dbgsym, larder-zfs-compat
 # make run     a pool on six files, real files in it, and what became of them; `make clean-run` takes it away
 # make quick   for every commit: format, lints, unit tests (3 minutes at most)
 # make test    what CI runs: quick, every test, and the real mounts of tests/real (some 25 minutes on two cores)
@@ -39,11 +40,15 @@ DEDUP := --out docs
 SURVIVAL := --out docs
 DEDUPE :=
 
-.PHONY: build run clean-run lint quick test checks mounts mutants real index peers ageing dedup dedupe survival soak help
+.PHONY: build deb run clean-run lint quick test checks mounts mutants real index peers ageing dedup dedupe survival soak help
 .NOTPARALLEL:
 
 build:
 	$(CARGO) build --release --locked -p larder-app
+
+deb: build
+	@scripts/need.sh dpkg-deb:dpkg objcopy:binutils
+	packaging/deb.sh $(LARDER) $(CARGO_TARGET_DIR)/debian
 
 run:
 	@scripts/need.sh cc:gcc fusermount3:fuse3
@@ -109,7 +114,7 @@ index:
 REAL_NEEDS := cc:gcc fusermount3:fuse3 mkfs.ext4:e2fsprogs setfattr:attr setfacl:acl strace fio git sqlite3 rsync python3 \
 	smbd:samba smbpasswd:samba-common-bin smbclient:smbclient zfs-fuse:zfs-fuse \
 	syncoid:sanoid mbuffer faketime restic borg:borgbackup \
-	mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs setpriv:util-linux
+	mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs setpriv:util-linux dpkg-deb:dpkg objcopy:binutils systemd-analyze:systemd
 
 peers:
 	@scripts/need.sh gcc:gcc pkg-config:pkg-config fusermount3:fuse3 fio:fio git:git mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs

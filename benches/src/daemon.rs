@@ -46,7 +46,7 @@ impl Daemon {
     pub fn start(larder: &Path, folder: &Path) -> Self {
         let log = File::create(folder.join("daemon.log")).expect("the folder can be written");
         let child = Command::new(larder)
-            .arg("daemon")
+            .args(["daemon", "--no-import"])
             .env("LARDER_RUN_DIR", folder.join("run"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -51,6 +51,11 @@ impl Client {
         Self { run_dir }
     }
 
+    /// Whether it is the way to the system's daemon.
+    pub fn is_of_system(&self) -> bool {
+        self.run_dir.is_of_system()
+    }
+
     /// Has the daemon do something, and starts it first where it does not run.
     ///
     /// # Errors

@@ -1,9 +1,10 @@
 //! The daemon: one process for all imported pools, answering HTTP with JSON on a Unix socket.
 //!
-//! Life: take the lock (a second daemon ends here), remove a stale socket, bind, answer. It ends by
-//! `/v1/daemon/stop`, SIGTERM, SIGINT or SIGHUP, which export all pools first: then the socket goes, and at last,
-//! with the process, the lock. So "the lock is free" means that no daemon touches the run folder or a
-//! pool any more. A daemon that is killed leaves lock and pools to its successor as a power cut would.
+//! Life: take the lock (a second daemon ends here, unless it takes over), remove a stale socket, bind, answer, import
+//! what was imported before; then systemd hears that it is ready. It ends by `/v1/daemon/stop`, SIGTERM, SIGINT or
+//! SIGHUP, which export all pools first: then the socket goes, and at last, with the process, the lock. So "the lock is
+//! free" means that no daemon touches the run folder or a pool any more. A daemon that is killed leaves lock and pools
+//! to its successor as a power cut would.
 
 use crate::api::daemon::{DaemonStatus, Status, Stop};
 use crate::api::diff::{Diff, Line};
@@ -12,7 +13,8 @@ use crate::api::name::printable;
 use crate::api::stream::{self, Part, Receive, Received};
 use crate::api::{ApiError, Done, ErrorKind, Result};
 use crate::engine::{self, Engine, Verb, Visitor};
-use crate::run_dir::RunDir;
+use crate::run_dir::{self, RunDir};
+use crate::service;
 use axum::body::{Body, Bytes};
 use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -29,8 +31,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::convert::Infallible;
 use std::fs;
 use std::io::{ErrorKind as IoKind, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -77,20 +80,40 @@ struct Shared {
     stop: watch::Sender<bool>,
 }
 
+/// Options of a daemon's start.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Beginning {
+    /// Has another one that runs end, and goes on where that was.
+    pub take_over: bool,
+    /// Imports the pools that were imported when the last one ended, and waits for missing devices that long; none, it
+    /// imports nothing.
+    pub import: Option<Duration>,
+}
+
 /// Runs a daemon in this process until it is told to stop. `start` makes the engine once the daemon
 /// is known to be the only one.
 ///
 /// # Errors
 /// When another daemon runs, the engine or the socket cannot be set up, or pools could not be exported.
-pub fn run(run_dir: &RunDir, start: impl FnOnce() -> Result<Arc<dyn Engine>>) -> Result<()> {
+pub fn run(
+    run_dir: &RunDir,
+    beginning: Beginning,
+    start: impl FnOnce() -> Result<Arc<dyn Engine>>,
+) -> Result<()> {
     run_dir.create()?;
-    let Some(_lock) = run_dir.try_lock()? else {
-        let message = format!("a daemon is already running in {}", run_dir.path().display());
-        return Err(ApiError::new(ErrorKind::Exists, message).hint("larder daemon status"));
+    let lock = match run_dir.try_lock()? {
+        Some(lock) => lock,
+        None if beginning.take_over => service::take_over(run_dir)?,
+        None => {
+            let message = format!("a daemon is already running in {}", run_dir.path().display());
+            return Err(ApiError::new(ErrorKind::Exists, message)
+                .hint("larder daemon status; to go on where it is: larder daemon --take-over"));
+        }
     };
+    run_dir::sign(&lock);
     raise_descriptors();
     let engine = start()?;
-    let listener = listen(run_dir)?;
+    let (listener, socket) = listen(run_dir)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_io()
@@ -98,8 +121,11 @@ pub fn run(run_dir: &RunDir, start: impl FnOnce() -> Result<Arc<dyn Engine>>) ->
         .build()
         .map_err(|error| internal("start the daemon's threads", &error))?;
     info!("larder {VERSION} is ready, pid {}", std::process::id());
-    let outcome = runtime.block_on(serve(listener, engine));
-    let _ = fs::remove_file(run_dir.socket());
+    let outcome = runtime.block_on(serve(listener, engine, beginning.import));
+    // Somebody else's may lie there now: systemd's, when its daemon takes over.
+    if socket.is_some() && socket == inode(&run_dir.socket()) {
+        let _ = fs::remove_file(run_dir.socket());
+    }
     runtime.shutdown_background();
     info!("larder {VERSION} has ended");
     outcome
@@ -128,9 +154,18 @@ fn raise_descriptors() {
     }
 }
 
-/// Binds the socket. The lock is held, so a socket that is there is nobody's.
-fn listen(run_dir: &RunDir) -> Result<UnixListener> {
+/// Device and inode of what lies at a path.
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// The socket that systemd bound, or one that is bound here, and its inode: that is to be removed at the end. The lock
+/// is held, so a socket that is there is nobody's.
+fn listen(run_dir: &RunDir) -> Result<(UnixListener, Option<(u64, u64)>)> {
     let path = run_dir.socket();
+    if let Some(listener) = service::given_listener().map_err(|error| internal("listen", &error))? {
+        return Ok((listener, None));
+    }
     let bind = || -> std::io::Result<UnixListener> {
         match fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
@@ -141,10 +176,29 @@ fn listen(run_dir: &RunDir) -> Result<UnixListener> {
         listener.set_nonblocking(true)?;
         Ok(listener)
     };
-    bind().map_err(|error| internal(&format!("listen on {}", path.display()), &error))
+    let listener = bind().map_err(|error| internal(&format!("listen on {}", path.display()), &error))?;
+    Ok((listener, inode(&path)))
 }
 
-async fn serve(listener: UnixListener, engine: Arc<dyn Engine>) -> Result<()> {
+/// Imports what was imported before, if asked to, and tells systemd when that is over.
+async fn begin(engine: Arc<dyn Engine>, import: Option<Duration>) {
+    if let Some(patience) = import {
+        let again = blocking(move || {
+            engine.import_again(patience, &|told| {
+                info!("{told}");
+                service::status(told);
+            });
+            Ok(())
+        });
+        tokio::pin!(again);
+        while tokio::time::timeout(service::EXTENSION / 3, &mut again).await.is_err() {
+            service::extend();
+        }
+    }
+    service::ready();
+}
+
+async fn serve(listener: UnixListener, engine: Arc<dyn Engine>, import: Option<Duration>) -> Result<()> {
     let listener =
         tokio::net::UnixListener::from_std(listener).map_err(|error| internal("listen", &error))?;
     let (stop, stopped) = watch::channel(false);
@@ -154,6 +208,7 @@ async fn serve(listener: UnixListener, engine: Arc<dyn Engine>) -> Result<()> {
     let mut interrupt = watch(SignalKind::interrupt())?;
     let mut hang_up = watch(SignalKind::hangup())?;
     let (mut ending, mut stopped) = (stopped.clone(), stopped);
+    tokio::spawn(begin(Arc::clone(&engine), import));
     // Clients are answered until all is exported.
     let told = async move {
         tokio::select! {
@@ -161,7 +216,11 @@ async fn serve(listener: UnixListener, engine: Arc<dyn Engine>) -> Result<()> {
             _ = interrupt.recv() => {}
             _ = hang_up.recv() => {}
         }
-        export_all(engine, true).await
+        service::stopping();
+        tokio::time::timeout(service::LEAVE_LIMIT, export_all(engine, true)).await.unwrap_or_else(|_| {
+            let message = format!("not all pools could be left within {} s", service::LEAVE_LIMIT.as_secs());
+            Err(ApiError::new(ErrorKind::Daemon, message).safe("what was committed or synced before"))
+        })
     };
     let server = axum::serve(listener, router.into_make_service_with_connect_info::<Peer>())
         .with_graceful_shutdown(async move {
@@ -275,6 +334,7 @@ async fn stop(
 ) -> std::result::Result<Json<Done>, Failure> {
     let Shared { engine, stop } = shared;
     export_all(engine, false).await?;
+    service::stopping();
     stop.send_replace(true);
     Ok(Json(Done {}))
 }
@@ -540,7 +600,9 @@ mod tests {
         drop(UnixListener::bind(run_dir.socket()).unwrap());
         let client = Client::new(run_dir.clone());
         let of_daemon = run_dir.clone();
-        let thread = std::thread::spawn(move || run(&of_daemon, || Ok(Arc::new(MemoryEngine::default()))));
+        let thread = std::thread::spawn(move || {
+            run(&of_daemon, Beginning::default(), || Ok(Arc::new(MemoryEngine::default())))
+        });
         while client.status().unwrap().is_none() {
             assert!(!thread.is_finished());
             pause(Duration::from_millis(1));
@@ -583,7 +645,8 @@ mod tests {
 
         let status = client.status().unwrap().unwrap();
         assert_eq!((status.pid, status.pools), (Some(std::process::id()), vec!["tank".to_owned()]));
-        let second = run(&run_dir, || panic!("only the holder of the lock may start an engine"));
+        let second =
+            run(&run_dir, Beginning::default(), || panic!("only the holder of the lock may start an engine"));
         assert_eq!(second.unwrap_err().kind, ErrorKind::Exists);
 
         assert_eq!(client.stop(), Ok(true));

@@ -22,6 +22,7 @@ use crate::api::trace::{FolderLists, ShowFolders, Trace};
 use crate::api::trash::{EmptyTrash, Restored, Trash, TrashList, Undestroy};
 use crate::api::{Done, Items, Result, fs, policy, pool, stream};
 use serde::{Serialize, de::DeserializeOwned};
+use std::time::Duration;
 
 /// All imported pools and what can be done with them. Requests arrive checked, with property values
 /// in their exact form; what only the pool can know (does it exist, is it free) is the engine's to check.
@@ -155,6 +156,9 @@ pub trait Engine: Send + Sync {
     fn file_clone(&self, request: CloneFile) -> Result<Cloned>;
     /// The names of the imported pools.
     fn pools(&self) -> Vec<String>;
+    /// Imports the pools that were imported when the daemon before this one ended; says what it does. Devices that some
+    /// need and that are not there yet are waited for that long. What is not imported is told by `pool_status`.
+    fn import_again(&self, _patience: Duration, _tell: &(dyn Fn(&str) + Sync)) {}
     /// Exports all pools, as far as that goes; the first failure is told, the others are tried all the same. With
     /// `force`, mounts are ended though somebody is in them, and suspended pools go as they are.
     fn export_all(&self, force: bool) -> Result<()>;

@@ -2,7 +2,8 @@
 //!
 //! Layers: [`cli`] turns arguments into requests of [`api`] and replies into text by [`render`];
 //! [`client`] carries them to [`daemon`], which has an [`engine::Engine`] answer; [`host`] is that engine. [`policy`]
-//! says which snapshots are to be taken and destroyed, [`salvage`] what is left of a pool that nobody can import.
+//! says which snapshots are to be taken and destroyed, [`salvage`] what is left of a pool that nobody can import,
+//! [`service`] and [`watchdog`] tell systemd of the daemon.
 
 mod api;
 mod cli;
@@ -19,6 +20,8 @@ mod render;
 mod replicate;
 mod run_dir;
 mod salvage;
+mod service;
+mod watchdog;
 
 fn main() -> std::process::ExitCode {
     cli::main(std::env::args_os().collect())

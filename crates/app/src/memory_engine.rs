@@ -79,7 +79,7 @@ impl Engine for MemoryEngine {
     }
 
     fn pool_destroy(&self, request: pool::Destroy) -> Result<pool::PoolDestroyed> {
-        self.pool_export(pool::Export { name: request.name, force: true })?;
+        self.pool_export(pool::Export { name: request.name, force: true, forget: false })?;
         Ok(pool::PoolDestroyed { kept: !request.now })
     }
 
@@ -130,7 +130,8 @@ impl Engine for MemoryEngine {
             damaged: vec![],
             uptime_ns: 1,
         };
-        Ok(pool::Statuses { pools: self.asked(&request.names)?.into_iter().map(status).collect() })
+        let pools = self.asked(&request.names)?.into_iter().map(status).collect();
+        Ok(pool::Statuses { pools, absent: Vec::new() })
     }
 
     fn pool_get(&self, request: pool::Get) -> Result<Items> {

@@ -1,10 +1,16 @@
-//! The folder where daemon and commands find each other: socket, lock, log.
+//! The folder where daemon and commands find each other: socket, lock, log. And the state folder, which outlives a
+//! boot.
 
 use crate::api::{ApiError, ErrorKind, Result};
-use std::fs::{self, File, OpenOptions};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::ErrorKind as IoKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+/// The run folder of the system's daemon.
+const SYSTEM: &str = "/run/larder";
 
 /// A run folder's paths.
 #[derive(Debug, Clone)]
@@ -22,7 +28,7 @@ impl RunDir {
             return Ok(Self(dir));
         }
         if rustix::process::geteuid().is_root() {
-            return Ok(Self("/run/larder".into()));
+            return Ok(Self(SYSTEM.into()));
         }
         set("XDG_RUNTIME_DIR").map(|dir| Self(dir.join("larder"))).ok_or_else(|| {
             ApiError::new(ErrorKind::Daemon, "cannot tell where the daemon lives: XDG_RUNTIME_DIR is not set")
@@ -30,10 +36,47 @@ impl RunDir {
         })
     }
 
+    /// The folder for what the next daemon is to know, also after a boot: `$LARDER_STATE_DIR`; unset, `/var/lib/larder`
+    /// for the system's daemon, `~/.local/state/larder` for a user's, else `DIR.state` beside the run folder. Made, and
+    /// locked for as long as the file is kept.
+    ///
+    /// # Errors
+    /// When it cannot be made, is not safe (as [`RunDir::check`]), or another daemon has it.
+    pub fn state(&self) -> Result<(PathBuf, File)> {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let of_user = || Some(set("XDG_RUNTIME_DIR")?.join("larder") == self.0).filter(|&is_his| is_his);
+        let home = || Some(set("XDG_STATE_HOME").or(Some(set("HOME")?.join(".local/state")))?.join("larder"));
+        let mut beside = self.0.clone().into_os_string();
+        beside.push(".state");
+        let dir = match set("LARDER_STATE_DIR") {
+            Some(dir) => std::path::absolute(&dir).map_err(|error| unusable(&dir, &error))?,
+            None if self.is_of_system() => "/var/lib/larder".into(),
+            None => of_user().and_then(|_| home()).unwrap_or_else(|| beside.into()),
+        };
+        let state = Self(dir);
+        state.create()?;
+        match state.try_lock()? {
+            Some(lock) => Ok((state.0, lock)),
+            None => {
+                let message = format!(
+                    "another daemon, of another run folder, keeps its state in {}",
+                    state.0.display()
+                );
+                Err(ApiError::new(ErrorKind::Exists, message)
+                    .hint("export LARDER_STATE_DIR=DIR with another folder"))
+            }
+        }
+    }
+
     /// A given folder.
     #[cfg(test)]
     pub fn at(dir: &Path) -> Self {
         Self(dir.to_owned())
+    }
+
+    /// Whether it is the system's daemon's.
+    pub fn is_of_system(&self) -> bool {
+        self.0 == Path::new(SYSTEM)
     }
 
     /// The folder.
@@ -81,10 +124,10 @@ impl RunDir {
         };
         let me = rustix::process::geteuid().as_raw();
         let refuse = |folder: &Path, why: &str| {
-            let message =
-                format!("the run folder {} is not used: {} {why}", self.0.display(), folder.display());
-            Err(ApiError::new(ErrorKind::Denied, message)
-                .hint("export LARDER_RUN_DIR=DIR with a folder of your own, where only you can write"))
+            let message = format!("the folder {} is not used: {} {why}", self.0.display(), folder.display());
+            Err(ApiError::new(ErrorKind::Denied, message).hint(
+                "export LARDER_RUN_DIR=DIR, or LARDER_STATE_DIR, with a folder of your own, where only you can write",
+            ))
         };
         if !meta.is_dir() {
             return refuse(&self.0, "is a symbolic link, or no folder");
@@ -133,6 +176,17 @@ impl RunDir {
         options
     }
 
+    /// The daemon that has the lock, as a process that is sure to be it; nothing when it cannot be told.
+    pub fn holder(&self) -> Option<OwnedFd> {
+        let pid = fs::read_to_string(self.lock()).ok()?.trim().parse().ok().and_then(Pid::from_raw)?;
+        let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        // The number may be of a daemon that died, and another's now.
+        let lock = fs::metadata(self.lock()).ok()?;
+        let mut files = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+        let is_lock = |file: Metadata| (file.dev(), file.ino()) == (lock.dev(), lock.ino());
+        files.any(|file| fs::metadata(file.path()).is_ok_and(is_lock)).then_some(process)
+    }
+
     /// Takes the lock that makes the daemon single; nothing when another holds it.
     ///
     /// # Errors
@@ -151,6 +205,13 @@ impl RunDir {
             Err(fs::TryLockError::Error(error)) => Err(unusable(&path, &error)),
         }
     }
+}
+
+/// Says in the lock that this process has it.
+pub fn sign(lock: &File) {
+    // An unsigned daemon is only not asked to end.
+    let _ =
+        lock.set_len(0).and_then(|()| lock.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0));
 }
 
 fn unusable(path: &Path, error: &std::io::Error) -> ApiError {

@@ -11,7 +11,13 @@ fn larder(run_dir: &Path, args: &[&str]) -> Output {
 }
 
 fn called(binary: &Path, run_dir: &Path, args: &[&str]) -> Output {
-    Command::new(binary).args(args).env("LARDER_RUN_DIR", run_dir).stdin(Stdio::null()).output().unwrap()
+    Command::new(binary)
+        .args(args)
+        .env("LARDER_RUN_DIR", run_dir)
+        .env("LARDER_STATE_DIR", run_dir.join("state"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -110,6 +116,7 @@ fn the_log_has_times_for_people_and_priorities_for_the_journal() {
         let mut daemon = Command::new(env!("CARGO_BIN_EXE_larder"))
             .arg("daemon")
             .env("LARDER_RUN_DIR", dir.path())
+            .env("LARDER_STATE_DIR", dir.path().join("state"))
             .env("JOURNAL_STREAM", stream)
             .env("LARDER_LOG", level)
             .stdin(Stdio::null())

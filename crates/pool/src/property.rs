@@ -302,6 +302,9 @@ pub static POOL: &[Property] = &[
         access: Access::SetOnce, values: "12 to 16",
         about: "log2 of the alignment of writes, 4 KiB to 64 KiB; what devices claim of 512-byte sectors is not believed" },
     settable("comment", Kind::Text(255), None, false, "<text of at most 255 bytes>", "a note for people"),
+    settable("cachefile", Kind::Word(&["default", "none"]), Some("default"), false, "default | none",
+        "whether the daemon imports the pool at its start, if it was imported when the daemon stopped; none, it does not. \
+         There is one file for that, in the state folder: a path means default"),
     settable("memory", Kind::Bytes(64 << 20, 1 << 50), Some("536870912"), false, "64M or more",
         "the memory that the pool may take, cache included; takes effect at once"),
     settable("metadata_share", Kind::Percent(5, 95), Some("50"), false, "5 to 95 (percent)",
@@ -430,6 +433,7 @@ impl Property {
         let given = match (self.name, given) {
             ("acltype", "posixacl") => "posix",
             ("acltype", "noacl") => "off",
+            ("cachefile", path) if path.is_empty() || path.starts_with('/') => "default",
             _ => given,
         };
         let number = |range: std::ops::RangeInclusive<u64>, given: Option<u64>| {
@@ -690,6 +694,11 @@ mod tests {
             assert!(parse_dataset(name, value, true).is_err(), "{name}={value}");
         }
         assert!(parse_pool("memory", "1K", false).is_err());
+        assert_eq!(
+            parse_pool("cachefile", "/etc/zfs/zpool.cache", true),
+            Ok(("cachefile".into(), "default".into()))
+        );
+        assert!(parse_pool("cachefile", "cache", true).is_err());
         assert_eq!(parse_pool("ashift", "13", true), Ok(("ashift".into(), "13".into())));
         assert_eq!(parse_pool("ashift", "13", false), Err(PropertyError::AtCreation("ashift")));
         assert!(parse_pool("ashift", "9", true).is_err());

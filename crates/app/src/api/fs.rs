@@ -153,7 +153,7 @@ pub struct Inherit {
 pub struct Mount {
     /// Which, or a snapshot; nothing for all.
     pub name: Option<String>,
-    /// For a snapshot: the folder where, an absolute path.
+    /// For a snapshot, or a dataset whose mount point is legacy: the folder where, an absolute path.
     pub at: Option<String>,
 }
 

@@ -20,7 +20,7 @@ pub struct MountArgs {
     json: Json,
     /// A dataset or a snapshot
     name: Option<String>,
-    /// For a snapshot: the folder to show it in, for reading
+    /// The folder: for a snapshot, which is shown for reading, and for a dataset with mountpoint=legacy
     #[arg(conflicts_with = "all")]
     dir: Option<String>,
 }

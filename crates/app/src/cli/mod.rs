@@ -32,6 +32,7 @@ mod fs_snapshot;
 mod fs_space;
 mod fs_trash;
 mod items;
+mod mount_larder;
 mod out;
 mod personalities;
 mod plan;
@@ -94,6 +95,8 @@ pub enum Applet {
     Arcstat,
     /// `zdb`: `larder pool dedup`.
     Zdb,
+    /// `mount.larder`: for mount(8).
+    Mount,
 }
 
 /// Context of every verb.
@@ -108,7 +111,7 @@ impl Session {
     /// Spelling of `pool` (or `fs`) and `verb` here: `larder pool list`, `zpool list`.
     pub fn spell(&self, noun: &str, verb: &str) -> String {
         match self.applet {
-            Applet::Larder | Applet::Arcstat | Applet::Zdb => format!("larder {noun} {verb}"),
+            Applet::Larder | Applet::Arcstat | Applet::Zdb | Applet::Mount => format!("larder {noun} {verb}"),
             Applet::Zpool => format!("zpool {verb}"),
             Applet::Zfs => format!("zfs {verb}"),
         }
@@ -189,6 +192,9 @@ enum Command {
     /// What `zdb` asks for.
     #[command(skip)]
     Zdb(pool_dedup::ZdbArgs),
+    /// What mount(8) asks for.
+    #[command(skip)]
+    Mount(mount_larder::Args),
 }
 
 /// Pools and their devices, kept by larder; the verbs of zpool(8).
@@ -221,6 +227,14 @@ struct Arcstat {
 struct Zdb {
     #[command(flatten)]
     args: pool_dedup::ZdbArgs,
+}
+
+/// Mounts a dataset of larder's; called by mount(8).
+#[derive(Parser)]
+#[command(name = "mount.larder", version)]
+struct MountLarder {
+    #[command(flatten)]
+    args: mount_larder::Args,
 }
 
 /// The parsed command, and the name it was called by.
@@ -264,6 +278,7 @@ fn parse(argv: Vec<OsString>) -> std::result::Result<Call, clap::Error> {
         "zpool" => call(Applet::Zpool, Command::Pool(read::<Zpool>(argv)?.verb)),
         "zfs" => call(Applet::Zfs, Command::Fs(read::<Zfs>(argv)?.verb)),
         "arcstat" => call(Applet::Arcstat, Command::Arcstat(read::<Arcstat>(argv)?.args)),
+        "mount.larder" => call(Applet::Mount, Command::Mount(read::<MountLarder>(argv)?.args)),
         "zdb" => call(Applet::Zdb, Command::Zdb(read::<Zdb>(argv)?.args)),
         _ => call(Applet::Larder, read::<Larder>(argv)?.command),
     }
@@ -305,6 +320,7 @@ fn run(call: Call) -> Result<u8> {
         Command::Cachestat(args) => cachestat::run(&args, &session),
         Command::Arcstat(args) => cachestat::run_arcstat(&args, &session),
         Command::Zdb(args) => pool_dedup::run_zdb(args, &session),
+        Command::Mount(args) => mount_larder::run(&args, &session),
         Command::Daemon(_)
         | Command::Personalities(_)
         | Command::Dedupe(_)
@@ -330,6 +346,7 @@ mod tests {
         Zfs::command().debug_assert();
         Arcstat::command().debug_assert();
         Zdb::command().debug_assert();
+        MountLarder::command().debug_assert();
     }
 
     /// `advise` gives lines to paste: the program takes them, and its properties those values.
@@ -484,6 +501,10 @@ mod tests {
             "larder fs trash --empty --yes tank/a@x",
             "larder fs destroy --now tank/a@x",
             "zfs mount tank@a /mnt",
+            "/sbin/mount.larder tank /tank -o rw,nofail,x-systemd.requires=larderd.service",
+            "mount.larder tank/a /srv/a -sfnv",
+            "larder pool export --forget tank",
+            "larder daemon --take-over --wait 60",
             "zfs unmount tank@a",
             "zfs umount -f /mnt",
             "zfs unmount -a",

@@ -13,6 +13,9 @@ pub struct Args {
     /// Also a suspended pool: what was neither committed nor synced is dropped
     #[arg(short = 'f')]
     force: bool,
+    /// Do not wait for these any more, which were imported when the daemon stopped and are not now; nothing is written
+    #[arg(long, conflicts_with_all = ["all", "force"])]
+    forget: bool,
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     names: Vec<String>,
 }
@@ -25,7 +28,9 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
     };
     let mut is_marked = true;
     for name in names {
-        if let Some(error) = session.client.call(Export { name, force: args.force })?.unmarked {
+        if let Some(error) =
+            session.client.call(Export { name, force: args.force, forget: args.forget })?.unmarked
+        {
             out::complain(&error.to_string());
             is_marked = false;
         }

@@ -37,17 +37,20 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: Args, session: &Session) -> Result<u8> {
-    let mut pools = session.client.call(pool::Status { names: args.names.clone() })?.pools;
+    let pool::Statuses { mut pools, absent } =
+        session.client.call(pool::Status { names: args.names.clone() })?;
     let any = !pools.is_empty();
     if args.unhealthy {
         pools.retain(render::status::needs_attention);
     }
     if args.json.json {
         let command = session.spell("pool", "status");
-        out::print_json(&render::json::envelope(&command, "pools", render::json::statuses(&pools)));
+        let mut whole = render::json::envelope(&command, "pools", render::json::statuses(&pools));
+        whole["absent"] = render::json::plain(&absent);
+        out::print_json(&whole);
         return Ok(0);
     }
-    if pools.is_empty() {
+    if pools.is_empty() && absent.is_empty() {
         out::print(
             match (any, args.names.as_slice()) {
                 (false, _) => "no pools available\n".to_owned(),
@@ -69,7 +72,7 @@ pub fn run(args: Args, session: &Session) -> Result<u8> {
         let dedup = if args.dedup { render::dedup::status(pool) } else { String::new() };
         render::status::text(pool, form) + &dedup
     });
-    let text: Vec<String> = text.collect();
+    let text: Vec<String> = text.chain(absent.iter().map(render::absent::text)).collect();
     out::print(&text.join("\n"));
     Ok(0)
 }

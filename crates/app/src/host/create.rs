@@ -152,12 +152,13 @@ impl Host {
     /// Only when it is not among them.
     pub(super) fn bring_in(&self, live: &Arc<Live>, mount: bool) -> Result<Flaws> {
         let paths = live.device_paths();
-        self.remembered.lock().note(&self.run_dir, live.pool.store().identity(), paths);
+        self.remembered.lock().note(live.pool.store().identity(), paths);
         if !live.pool.store().is_read_only() {
-            self.remembered.lock().hold(&self.run_dir, live.pool.store().identity(), live.pool.incarnation());
+            self.remembered.lock().hold(live.pool.store().identity(), live.pool.incarnation());
             live.present().try_for_each(|member| roster::note_path(&live.pool, &member))?;
         }
         self.live.write().insert(live.pool.name(), Arc::clone(live));
+        self.expect(live);
         let mut flaws = Flaws::default();
         if mount {
             flaws.unmounted = live.mounts.lock().mount_all().1;
@@ -186,6 +187,7 @@ impl Host {
         let keeps = !request.now && keeps_trash(&live.pool);
         drop(live);
         let exported = self.leave(name, Force { mounts: false, suspended: true }, keeps)?;
+        self.remembered.lock().expect(known_as, None);
         if keeps {
             return match exported.unmarked {
                 None => Ok(PoolDestroyed { kept: true }),
@@ -205,7 +207,7 @@ impl Host {
             });
             outcome = outcome.and(wiped);
         }
-        self.remembered.lock().forget(&self.run_dir, known_as);
+        self.remembered.lock().forget(known_as);
         outcome.map_err(|error| {
             error.within(format!("'{name}' is closed, but not all of its labels could be wiped"))
         })?;

@@ -1,22 +1,20 @@
 //! Where devices are: which are looked at, what they turned out to be, where they were last seen.
 //!
-//! A device is known by its GUID, never by its path. Paths are kept for two purposes only: to look first
-//! where pools have been before, and to tell people which disk a missing GUID was. They are kept in the
-//! run folder, which may be lost at any time.
+//! A device is known by its GUID, never by its path. Paths are kept ([`super::remembered`]) for two purposes only: to
+//! look first where pools have been before, and to tell people which disk a missing GUID was.
 //!
 //! A path with `fault:` before it is the device behind it, opened so that it fails to order ([`FaultDevice`]).
 //! The prefix is part of the path wherever that is kept.
 
+use super::remembered::Remembered;
 use crate::api::name::printable;
 use crate::api::{ApiError, ErrorKind, Result};
 use larder_app::fuse;
 use larder_device::{Device, FaultDevice, FileDevice, OpenError, OpenMode};
 use larder_format::label::MIN_DEVICE;
-use larder_format::{DeviceGuid, Incarnation, PoolGuid};
 use larder_pool::foreign;
 use larder_pool::open::{Found, Scan, Unsupported, scan};
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -104,7 +102,7 @@ pub fn search(given: &[String], remembered: &Remembered) -> Result<Search> {
         for path in remembered.paths().filter(|path| path.starts_with(FaultDevice::PREFIX)) {
             look(FaultDevice::PREFIX, file_of(path), false);
         }
-        for folder in remembered.folders() {
+        for folder in folders(remembered) {
             list_files(&folder).iter().for_each(|path| look("", path, false));
         }
         for folder in [BY_ID, "/dev"] {
@@ -130,6 +128,19 @@ pub fn search(given: &[String], remembered: &Remembered) -> Result<Search> {
     Ok(result)
 }
 
+/// Where [`search`] looks, in words.
+pub fn looked(given: &[String], remembered: &Remembered) -> String {
+    if !given.is_empty() {
+        return given.join(", ");
+    }
+    let disks = list(Path::new("/dev"), Take::BlockDevices).len();
+    let folders: Vec<_> = folders(remembered).iter().map(|folder| folder.display().to_string()).collect();
+    match folders.as_slice() {
+        [] => format!("{disks} block devices in /dev, and no folder, for no pool was seen in one"),
+        _ => format!("{disks} block devices in /dev, and {}, where pools were last seen", folders.join(", ")),
+    }
+}
+
 /// Where an import looked for devices. One that it did not find is taken back only if it turns up there: at another
 /// place where the pool once was lies what somebody left out on purpose, as the originals do of whoever works on
 /// copies.
@@ -146,11 +157,16 @@ impl Scope {
     pub fn of(given: &[String], remembered: &Remembered) -> Self {
         let mut places: Vec<PathBuf> = given.iter().map(|text| file_of(text).to_owned()).collect();
         if given.is_empty() {
-            places.extend(remembered.folders());
+            places.extend(folders(remembered));
         }
         let real =
             |place: PathBuf| if place.is_dir() { place.canonicalize().ok() } else { real_place(&place) };
         Self { places: places.into_iter().filter_map(real).collect(), disks: given.is_empty() }
+    }
+
+    /// The places, where it looked at nothing else.
+    pub fn only(&self) -> Vec<PathBuf> {
+        if self.disks { Vec::new() } else { self.places.clone() }
     }
 
     /// Whether it looked at this path, or would have if something had been there.
@@ -167,6 +183,11 @@ impl Scope {
 /// A path by the real name of its folder: the last part may be a link, whose end changes when a disk comes back.
 fn real_place(path: &Path) -> Option<PathBuf> {
     Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
+}
+
+/// Folders that devices were last seen in.
+fn folders(remembered: &Remembered) -> BTreeSet<PathBuf> {
+    remembered.paths().filter_map(|path| file_of(path).parent().map(Path::to_owned)).collect()
 }
 
 /// Entries of a folder to look at.
@@ -293,115 +314,10 @@ pub fn by_id(path: &Path) -> Option<String> {
     names.into_iter().next()
 }
 
-/// Paths by pool and device, as they were last seen.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remembered {
-    pools: BTreeMap<u64, BTreeMap<u64, String>>,
-    /// The last import of each pool by a daemon of this run folder.
-    #[serde(default)]
-    held: BTreeMap<u64, Held>,
-}
-
-/// An import, and the boot of this machine in which it was.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Held {
-    incarnation: u64,
-    boot: String,
-}
-
-const FILE: &str = "devices.json";
-
-/// Id of this boot of the machine.
-fn boot() -> Option<String> {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|id| id.trim().to_owned())
-}
-
-impl Remembered {
-    /// The content of the run folder's file; empty when it cannot be read.
-    pub fn load(run_dir: &Path) -> Self {
-        let text = fs::read(run_dir.join(FILE)).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or_default()
-    }
-
-    /// Keeps it. What cannot be kept is done without.
-    fn save(&self, run_dir: &Path) {
-        let new = run_dir.join(format!("{FILE}.new"));
-        let bytes = serde_json::to_vec(self).expect("maps of numbers and text");
-        if fs::write(&new, bytes).is_ok() {
-            let _ = fs::rename(new, run_dir.join(FILE));
-        }
-    }
-
-    /// Notes where the devices of a pool are.
-    pub fn note(
-        &mut self,
-        run_dir: &Path,
-        pool: PoolGuid,
-        devices: impl IntoIterator<Item = (DeviceGuid, String)>,
-    ) {
-        let known = self.pools.entry(pool.get()).or_default();
-        known.extend(devices.into_iter().map(|(guid, path)| (guid.get(), path)));
-        self.save(run_dir);
-    }
-
-    /// Notes that this daemon has a pool imported.
-    pub fn hold(&mut self, run_dir: &Path, pool: PoolGuid, incarnation: Incarnation) {
-        let Some(boot) = boot() else { return };
-        self.held.insert(pool.get(), Held { incarnation: incarnation.get(), boot });
-        self.save(run_dir);
-    }
-
-    /// Whether this import of a pool was by a daemon of this run folder since the machine was booted. There is one at a
-    /// time, so where the caller does not have the pool imported, that one is dead.
-    pub fn was_ours(&self, pool: PoolGuid, incarnation: Incarnation) -> bool {
-        let held = self.held.get(&pool.get());
-        held.is_some_and(|held| held.incarnation == incarnation.get() && boot().as_ref() == Some(&held.boot))
-    }
-
-    /// Forgets a pool that is no more.
-    pub fn forget(&mut self, run_dir: &Path, pool: PoolGuid) {
-        self.pools.remove(&pool.get());
-        self.held.remove(&pool.get());
-        self.save(run_dir);
-    }
-
-    /// Where a device was.
-    pub fn path(&self, pool: PoolGuid, device: DeviceGuid) -> Option<&str> {
-        self.pools.get(&pool.get())?.get(&device.get()).map(String::as_str)
-    }
-
-    fn paths(&self) -> impl Iterator<Item = &String> {
-        self.pools.values().flat_map(BTreeMap::values)
-    }
-
-    fn folders(&self) -> BTreeSet<PathBuf> {
-        self.paths().filter_map(|path| file_of(path).parent().map(Path::to_owned)).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_are_remembered_and_their_folders_looked_at_first() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut remembered = Remembered::load(dir.path());
-        let (pool, device) = (PoolGuid::new(7), DeviceGuid::new(9));
-        remembered.note(dir.path(), pool, [(device, "/srv/images/a".into())]);
-        let again = Remembered::load(dir.path());
-        assert_eq!(again, remembered);
-        assert_eq!(again.path(pool, device), Some("/srv/images/a"));
-        assert_eq!(again.folders().into_iter().collect::<Vec<_>>(), [Path::new("/srv/images")]);
-        remembered.hold(dir.path(), pool, Incarnation::new(3));
-        let again = Remembered::load(dir.path());
-        assert!(again.was_ours(pool, Incarnation::new(3)) && !again.was_ours(pool, Incarnation::new(4)));
-        let earlier = Held { incarnation: 3, boot: "another".into() };
-        remembered.held.insert(pool.get(), earlier);
-        assert!(!remembered.was_ours(pool, Incarnation::new(3)), "another machine may have this one's id");
-        remembered.forget(dir.path(), pool);
-        assert_eq!(Remembered::load(dir.path()), Remembered::default());
-    }
+    use larder_format::{DeviceGuid, PoolGuid};
 
     #[test]
     fn a_loop_device_and_a_part_of_it_are_the_file_behind_them() {
@@ -436,7 +352,7 @@ mod tests {
         std::os::unix::fs::symlink(path("copies"), path("link")).unwrap();
         let mut remembered = Remembered::default();
         let here = [(DeviceGuid::new(9), path("originals/a"))];
-        remembered.note(dir.path(), PoolGuid::new(7), here);
+        remembered.note(PoolGuid::new(7), here);
         let holds = |given: &[String]| {
             let scope = Scope::of(given, &remembered);
             ["copies/a", "link/a", "copies/b", "originals/a", "absent/a"].map(|name| scope.holds(&path(name)))
@@ -485,7 +401,7 @@ mod tests {
         assert_eq!(search(with_faults.clone()), [format!("{with_faults} cannot be read: I/O error 5")]);
         assert_eq!(search(path.display().to_string()).len(), 1, "the device itself is well");
         let mut remembered = Remembered::default();
-        remembered.note(dir.path(), PoolGuid::new(1), [(DeviceGuid::new(2), with_faults)]);
-        assert_eq!(remembered.folders().into_iter().collect::<Vec<_>>(), [dir.path()]);
+        remembered.note(PoolGuid::new(1), [(DeviceGuid::new(2), with_faults)]);
+        assert_eq!(folders(&remembered).into_iter().collect::<Vec<_>>(), [dir.path()]);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::devices::{self, Scope, Search};
 use super::live::{HEARTBEAT, Live};
+use super::remembered::Remembered;
 use super::{Host, error};
 use crate::api::pool::{Exported, Import, Importable as ImportableRequest, ImportablePools, Imported};
 use crate::api::{ApiError, ErrorKind, Result};
@@ -11,6 +12,7 @@ use larder_format::root::RootDevice;
 use larder_pool::open::{Candidate, Importable, Scan, Standing, assemble, scan};
 use larder_pool::roles::is_vital;
 use larder_pool::{ImportOptions, Pool, PoolError};
+use std::path::PathBuf;
 use std::time::Duration;
 use tracing::{error, warn};
 
@@ -42,7 +44,7 @@ impl Host {
     }
 
     /// The pools on devices that are not imported here, and what is wrong with other devices.
-    fn find(&self, given: &[String]) -> Result<(Vec<Importable>, Vec<String>)> {
+    pub(super) fn find(&self, given: &[String]) -> Result<(Vec<Importable>, Vec<String>)> {
         // Not under the lock: devices may hang.
         let remembered = self.remembered.lock().clone();
         let Search { found, unsupported, remarks } = devices::search(given, &remembered)?;
@@ -90,7 +92,7 @@ impl Host {
             plans.into_iter().filter(named).partition(|plan| plan.root.destroyed == request.destroyed);
         let plan = match matching.len() {
             0 if !others.is_empty() => return Err(otherwise(wanted, request.destroyed).within(doing)),
-            0 => return Err(self.absent(wanted, remarks).within(doing)),
+            0 => return Err(self.nowhere(wanted, &request.search, remarks).within(doing)),
             1 => matching.remove(0),
             _ => return Err(several(matching.iter().map(|plan| plan.guid)).within(doing)),
         };
@@ -100,11 +102,12 @@ impl Host {
     }
 
     /// Why there is no such pool.
-    fn absent(&self, wanted: &str, remarks: Vec<String>) -> ApiError {
+    fn nowhere(&self, wanted: &str, search: &[String], remarks: Vec<String>) -> ApiError {
         if self.live.read().contains_key(wanted) {
             return ApiError::new(ErrorKind::Exists, "it is imported already");
         }
-        let mut message = "no such pool on the devices that were looked at".to_owned();
+        let looked = devices::looked(search, &self.remembered.lock());
+        let mut message = format!("no such pool on the devices that were looked at: {looked}");
         for remark in remarks {
             message += "; ";
             message += &remark;
@@ -113,7 +116,12 @@ impl Host {
             .hint("name the folder or the devices with -d; larder pool import shows what there is")
     }
 
-    fn import_one(&self, mut plan: Importable, request: &Import, imported: &mut Imported) -> Result<()> {
+    pub(super) fn import_one(
+        &self,
+        mut plan: Importable,
+        request: &Import,
+        imported: &mut Imported,
+    ) -> Result<()> {
         let name = request.new_name.clone().unwrap_or_else(|| plan.name.clone());
         let another = |error: ApiError| match error.hint {
             None => error.hint(format!("give it another: larder pool import {} NEWNAME", plan.guid)),
@@ -355,6 +363,24 @@ impl Host {
     }
 }
 
+/// Whether all of a pool's devices are there, and it can be imported.
+pub(super) fn is_whole(plan: &Importable) -> bool {
+    let mut all = plan.devices.iter().zip(&plan.root.devices);
+    plan.complete
+        && plan.refusal.is_none()
+        && all.all(|(device, known)| device.found.is_some() || plan.root.is_bygone(known))
+}
+
+/// Nothing of a pool was found: where that was looked for.
+pub(super) fn absent_devices(last: &[String], only: &[PathBuf]) -> String {
+    let last = if last.is_empty() { "an unknown place".to_owned() } else { last.join(", ") };
+    let rest = match only {
+        [] => "all block devices, and the folders where pools were last seen".to_owned(),
+        only => only.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
+    };
+    format!("none of its devices is there (last seen: {last}; looked at: {rest})")
+}
+
 /// There is a pool of this name, but it is a destroyed one, or is none.
 fn otherwise(wanted: &str, destroyed: bool) -> ApiError {
     match destroyed {
@@ -404,7 +430,7 @@ fn would_drop(pool: &Pool, bytes: u64) -> ApiError {
 }
 
 /// Refuses what cannot be imported, and says which devices are why.
-fn check(plan: &Importable, remembered: &devices::Remembered) -> Result<()> {
+fn check(plan: &Importable, remembered: &Remembered) -> Result<()> {
     if let Some(refusal) = &plan.refusal {
         let refused = ApiError::from(PoolError::from(refusal.clone()));
         return Err(ApiError { kind: ErrorKind::Device, ..refused }.of_pool(&plan.name));
@@ -451,12 +477,7 @@ fn check(plan: &Importable, remembered: &devices::Remembered) -> Result<()> {
 }
 
 /// One device that cannot be used, and why.
-fn tell(
-    plan: &Importable,
-    device: &Candidate,
-    known: &RootDevice,
-    remembered: &devices::Remembered,
-) -> String {
+fn tell(plan: &Importable, device: &Candidate, known: &RootDevice, remembered: &Remembered) -> String {
     match (&device.standing, &device.found) {
         (Standing::Stale(through), Some(found)) => {
             format!(

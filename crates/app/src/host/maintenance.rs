@@ -696,7 +696,7 @@ mod tests {
     /// Imports what lies in `folder`, having looked there alone.
     fn import(folder: &Path) -> (Arc<Pool>, Scope) {
         let given = [folder.to_str().unwrap().to_owned()];
-        let remembered = devices::Remembered::default();
+        let remembered = crate::host::remembered::Remembered::default();
         let found = devices::search(&given, &remembered).unwrap().found;
         let reopened = found.iter().map(|found| {
             let device = devices::open(&found.device.name(), OpenMode::Exclusive).unwrap();

@@ -1,6 +1,7 @@
 //! The real engine: pools on devices, datasets on mounts.
 //!
 //! `devices` finds devices, `create` and `import` bring pools in and let them go, `labels` takes away what they leave,
+//! `remembered` keeps what the next daemon is to know, and `boot` imports what was imported when the last one ended,
 //! `live` is an imported pool with its threads, `mounts` says which dataset is reached where, `status` tells how pools
 //! are, `collection` when they are traced, `repair` holds the verbs about devices and scans, `roster` knows devices by
 //! what people call them, `maintenance` is what a pool does about devices by itself, `policies` what it does about
@@ -13,6 +14,7 @@
 //! nor its `mounts`: status is told while an import or export is under way.
 
 mod advice;
+mod boot;
 mod chronicle;
 mod collection;
 mod create;
@@ -31,6 +33,7 @@ mod mounts;
 mod passes;
 mod policies;
 mod pools;
+mod remembered;
 mod repair;
 mod roster;
 mod status;
@@ -63,23 +66,25 @@ use crate::api::trace::{FolderLists, ShowFolders, Trace};
 use crate::api::trash::{EmptyTrash, Restored, Trash, TrashList, Undestroy};
 use crate::api::{ApiError, Done, ErrorKind, Items, Result, fs, name, policy, pool, stream};
 use crate::engine::Engine;
-use devices::Remembered;
+use larder_format::PoolGuid;
 use larder_pool::World;
 use larder_sync::{Mutex, RwLock};
 use live::Live;
+use remembered::Remembered;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The engine of a daemon that keeps its state in `run_dir`; it has nothing imported yet.
+/// The engine of a daemon that keeps what is to outlive it in the folder `state`, if there is one; it has nothing
+/// imported yet.
 ///
 /// # Errors
 /// When threads cannot be made.
-pub fn start(run_dir: &Path) -> Result<Arc<dyn Engine>> {
+pub fn start(state: Option<&Path>) -> Result<Arc<dyn Engine>> {
     larder_pool::note_panics();
-    Ok(Arc::new(Host::new(run_dir)?))
+    Ok(Arc::new(Host::new(state)?))
 }
 
 /// Time that pools on their way in are given before the daemon ends.
@@ -89,11 +94,12 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// See the module's text.
 struct Host {
-    run_dir: PathBuf,
     world: World,
     coming: Mutex<Arrivals>,
     live: RwLock<BTreeMap<String, Arc<Live>>>,
     remembered: Mutex<Remembered>,
+    /// Why pools that were imported when the last daemon ended are not, as far as that was tried.
+    left: Mutex<BTreeMap<PoolGuid, ApiError>>,
 }
 
 /// Pools on their way in.
@@ -105,20 +111,21 @@ struct Arrivals {
 }
 
 impl Host {
-    fn new(run_dir: &Path) -> Result<Self> {
+    fn new(state: Option<&Path>) -> Result<Self> {
         let world = world::system().map_err(|error| internal("start worker threads", &error))?;
         Ok(Self {
-            run_dir: run_dir.to_owned(),
             world,
             coming: Mutex::default(),
             live: RwLock::default(),
-            remembered: Mutex::new(Remembered::load(run_dir)),
+            remembered: Mutex::new(Remembered::load(state)),
+            left: Mutex::default(),
         })
     }
 
     /// An imported pool.
     fn pool(&self, name: &str) -> Result<Arc<Live>> {
-        self.live.read().get(name).cloned().ok_or_else(|| ApiError::no_such_pool(name))
+        let found = self.live.read().get(name).cloned();
+        found.ok_or_else(|| self.not_imported(name))
     }
 
     /// The imported pools of these names, all when none is given.
@@ -132,7 +139,11 @@ impl Host {
     /// The imported pool that a dataset is in, and the dataset.
     fn dataset(&self, full: &str) -> Result<(Arc<Live>, Arc<larder_pool::Dataset>)> {
         let missing = || ApiError::no_such_dataset(full);
-        let live = self.pool(name::pool_of(full)).map_err(|_| missing())?;
+        let live = self.pool(name::pool_of(full)).map_err(|error| ApiError {
+            hint: error.hint,
+            safe: error.safe,
+            ..missing()
+        })?;
         let dataset = live.pool.dataset_by_name(full).map_err(|_| missing())?;
         Ok((live, dataset))
     }
@@ -147,7 +158,9 @@ impl Engine for Host {
     }
     fn pool_status(&self, request: pool::Status) -> Result<pool::Statuses> {
         let live = self.pools_named(&request.names)?;
-        Ok(pool::Statuses { pools: live.iter().map(|live| self.status(live)).collect() })
+        let pools = live.iter().map(|live| self.status(live)).collect();
+        let absent = if request.names.is_empty() { self.absent() } else { Vec::new() };
+        Ok(pool::Statuses { pools, absent })
     }
     fn pool_iostat(&self, request: Iostat) -> Result<pool::Statuses> {
         let live = self.pools_named(&request.names)?;
@@ -161,7 +174,7 @@ impl Engine for Host {
             status.root.waits = vital.fold(status.root.waits, |sum, vdev| sum.plus(&vdev.waits));
             status
         };
-        Ok(pool::Statuses { pools: live.iter().map(status).collect() })
+        Ok(pool::Statuses { pools: live.iter().map(status).collect(), absent: Vec::new() })
     }
     fn pool_cache(&self, request: Cache) -> Result<Caches> {
         let live = self.pools_named(&request.names)?;
@@ -176,6 +189,9 @@ impl Engine for Host {
         pools::set(&live, &request.properties).map_err(|error| {
             error.within(format!("cannot set properties of '{}'", request.name)).of_pool(&request.name)
         })?;
+        if request.properties.contains_key("cachefile") {
+            self.expect(&live);
+        }
         Ok(Done {})
     }
     fn pool_importable(&self, request: pool::Importable) -> Result<pool::ImportablePools> {
@@ -185,8 +201,14 @@ impl Engine for Host {
         self.import(request)
     }
     fn pool_export(&self, request: pool::Export) -> Result<pool::Exported> {
+        if request.forget {
+            return self.forget(&request.name);
+        }
         let force = request.force;
-        self.export(&request.name, import::Force { mounts: force, suspended: force })
+        let guid = self.pool(&request.name)?.pool.store().identity();
+        let exported = self.export(&request.name, import::Force { mounts: force, suspended: force })?;
+        self.remembered.lock().expect(guid, None);
+        Ok(exported)
     }
     fn pool_sync(&self, request: pool::Sync) -> Result<Done> {
         for live in self.pools_named(&request.names)? {
@@ -389,6 +411,9 @@ impl Engine for Host {
     }
     fn pools(&self) -> Vec<String> {
         self.live.read().keys().cloned().collect()
+    }
+    fn import_again(&self, patience: Duration, tell: &(dyn Fn(&str) + Sync)) {
+        Host::import_again(self, patience, tell);
     }
     fn export_all(&self, force: bool) -> Result<()> {
         self.export_every(force, ARRIVAL)

@@ -41,7 +41,7 @@ pub enum Target {
     Path(PathBuf),
     /// Nowhere.
     Nowhere,
-    /// Wherever mount(8) puts it; kernel mounts by mount(8) are not available.
+    /// Wherever mount(8) puts it.
     Legacy,
 }
 
@@ -246,6 +246,22 @@ impl Mounts {
     /// # Errors
     /// When it has no mount point or the kernel does not mount.
     pub fn mount(&mut self, dataset: &Arc<Dataset>) -> Result<()> {
+        self.mount_where(dataset, None)
+    }
+
+    /// Mounts a dataset that leaves where to whoever mounts it. One whose mount point that is anyway may be mounted.
+    ///
+    /// # Errors
+    /// As [`Mounts::mount`]; also when it has a mount point elsewhere.
+    pub fn mount_at(&mut self, dataset: &Arc<Dataset>, at: &Path) -> Result<()> {
+        self.bury_dead();
+        if self.path(dataset.id()) == Some(at) {
+            return Ok(());
+        }
+        self.mount_where(dataset, Some(at))
+    }
+
+    fn mount_where(&mut self, dataset: &Arc<Dataset>, at: Option<&Path>) -> Result<()> {
         self.bury_dead();
         let id = dataset.id();
         let name = self.pool.full_name(id);
@@ -253,25 +269,11 @@ impl Mounts {
         if self.closed {
             return Err(ApiError::new(ErrorKind::Busy, "the pool is being exported").within(doing));
         }
-        if self.mounted.contains_key(&id) {
-            return Err(ApiError::new(ErrorKind::Exists, "it is mounted already").within(doing));
+        let path = self.place(dataset, at, &name).map_err(|error| error.within(&doing))?;
+        if let Some(there) = self.mounted.get(&id) {
+            let message = format!("it is mounted already, at {}", there.path.display());
+            return Err(ApiError::new(ErrorKind::Exists, message).within(doing));
         }
-        let path = match target(&self.pool, dataset) {
-            Target::Path(path) => below(self.altroot.as_deref(), path),
-            Target::Nowhere => {
-                return Err(ApiError::usage("its mountpoint is none")
-                    .within(doing)
-                    .hint(format!("larder fs set mountpoint=/PATH {name}")));
-            }
-            Target::Legacy => {
-                return Err(ApiError::new(
-                    ErrorKind::Unsupported,
-                    "its mountpoint is legacy, and mount(8) cannot mount it",
-                )
-                .within(doing)
-                .hint(format!("larder fs set mountpoint=/PATH {name}")));
-            }
-        };
         let parent = dataset.parent();
         let last = dataset.last_name();
         let above = self.mounted.get(&parent).filter(|above| parent != id && above.path.join(&last) == path);
@@ -299,6 +301,29 @@ impl Mounts {
             self.announce(id);
         }
         Ok(())
+    }
+
+    /// The folder to mount a dataset at, as its mount point says, or whoever mounts it.
+    fn place(&self, dataset: &Dataset, at: Option<&Path>, name: &str) -> Result<PathBuf> {
+        let set = |value: &str| format!("larder fs set mountpoint={value} {name}");
+        match (target(&self.pool, dataset), at) {
+            (Target::Legacy, Some(at)) => Ok(at.to_owned()),
+            (Target::Legacy, None) => {
+                let error = ApiError::usage("its mountpoint is legacy: whoever mounts it says where");
+                Err(error.hint(format!("mount -t larder {name} DIR; or {}", set("/PATH"))))
+            }
+            (Target::Nowhere, _) => Err(ApiError::usage("its mountpoint is none").hint(set("/PATH"))),
+            (Target::Path(path), at) => {
+                let path = below(self.altroot.as_deref(), path);
+                match at {
+                    Some(at) if at != path => {
+                        let error = ApiError::usage(format!("its mountpoint is {}", path.display()));
+                        Err(error.hint(format!("{}, or {}", set(&at.to_string_lossy()), set("legacy"))))
+                    }
+                    _ => Ok(path),
+                }
+            }
+        }
     }
 
     /// Opens a dataset for the daemon itself: nobody sees it.

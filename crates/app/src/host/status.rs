@@ -1,9 +1,10 @@
 //! State of pools: imported ones, and those on devices that could be imported.
 
 use super::advice::{Advice, advice};
-use super::devices::{Remembered, file_of};
+use super::devices::file_of;
 use super::error::way_out;
 use super::live::Live;
+use super::remembered::Remembered;
 use super::{Host, chronicle, collection, figures, maintenance, roster};
 use crate::api::dedup::{DedupStatus, Rebuild};
 use crate::api::figures::Waits;

@@ -13,6 +13,7 @@ use larder_format::label::{HEARTBEAT_OFFSET, Heartbeat};
 use larder_format::{HostId, Incarnation};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::thread::{ScopedJoinHandle, scope};
 
 /// A moment in which threads that were just started come to the lock that they wait for.
@@ -27,7 +28,7 @@ pub(super) struct Bed {
 impl Bed {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        Self { host: Host::new(dir.path()).unwrap(), dir }
+        Self { host: Host::new(Some(dir.path())).unwrap(), dir }
     }
 
     /// The same by another clock.
@@ -228,7 +229,7 @@ fn all_properties_are_set_or_none() {
     bed.host.fs_set(set(&["tank/a", "tank/b"], &[("compression", "off"), ("atime", "off")])).unwrap();
     assert_eq!(local(&live, "tank/a"), ["atime=off", "checksum=blake3", "compression=off"]);
     drop(live);
-    bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    bed.host.pool_export(pool::Export { name: "tank".into(), force: false, forget: false }).unwrap();
     let search = vec![bed.dir.path().join("tank").to_str().unwrap().to_owned()];
     bed.host.pool_import(import("tank", search)).unwrap();
     let live = bed.host.pool("tank").unwrap();
@@ -253,7 +254,7 @@ fn a_property_is_inherited_by_all_or_none() {
     let request = bed.request("other");
     let search = request.groups[0].devices.clone();
     bed.host.pool_create(request).unwrap();
-    bed.host.pool_export(pool::Export { name: "other".into(), force: false }).unwrap();
+    bed.host.pool_export(pool::Export { name: "other".into(), force: false, forget: false }).unwrap();
     bed.host.pool_import(pool::Import { readonly: true, ..import("other", search) }).unwrap();
 
     for property in ["checksum", "mountpoint"] {
@@ -342,7 +343,7 @@ fn pools_come_in_again_after_a_stop_that_failed() {
 fn nobody_waits_for_space_of_a_pool_that_was_exported() {
     let bed = Bed::new();
     let live = bed.tank(&[]);
-    bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    bed.host.pool_export(pool::Export { name: "tank".into(), force: false, forget: false }).unwrap();
     let commit = live.pool.store().durable_commit();
     live.wait_for_free_space().unwrap();
     assert_eq!(live.pool.store().durable_commit(), commit, "others may have it by now");
@@ -389,7 +390,8 @@ fn an_export_that_the_devices_do_not_tell_of_is_told() {
     let bed = Bed::new();
     let path = bed.tank_that_cannot_be_marked();
     bed.host.fs_create(dataset("tank/a")).unwrap();
-    let exported = bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    let exported =
+        bed.host.pool_export(pool::Export { name: "tank".into(), force: false, forget: false }).unwrap();
     let error = exported.unmarked.expect("the root that says so was not written").to_string();
     for part in [
         "'tank' is closed, but not marked as exported: ",
@@ -449,11 +451,11 @@ fn a_destroyed_pool_comes_back_until_its_devices_are_used() {
     let all = pool::Import { pool: None, ..import("tank", vec![path.clone()]) };
     assert!(bed.host.pool_import(all).unwrap().names.is_empty());
     bed.host.pool_import(pool::Import { readonly: true, ..revive() }).unwrap();
-    bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    bed.host.pool_export(pool::Export { name: "tank".into(), force: false, forget: false }).unwrap();
     assert_eq!(importable(&bed, &path, true).len(), 1, "it was only read");
     bed.host.pool_import(revive()).unwrap();
     assert_eq!(names(&bed.host.pool("tank").unwrap()), ["tank", "tank/a"]);
-    bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    bed.host.pool_export(pool::Export { name: "tank".into(), force: false, forget: false }).unwrap();
     let error = bed.host.pool_import(revive()).unwrap_err();
     assert!(error.to_string().contains("was not destroyed"), "{error}");
     bed.host.pool_import(import("tank", vec![path.clone()])).unwrap();
@@ -530,7 +532,7 @@ fn a_label_is_cleared_by_force_alone_and_not_under_a_host_that_writes() {
     assert_eq!(clear(&left, true).unwrap_err().kind, ErrorKind::NotFound, "it has no label any more");
 
     drop(live);
-    bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    bed.host.pool_export(pool::Export { name: "tank".into(), force: false, forget: false }).unwrap();
     let error = clear(&tank, false).unwrap_err();
     assert!(error.message.contains("the exported pool 'tank'"), "{error}");
     clear(&tank, true).unwrap();
@@ -545,7 +547,7 @@ fn a_label_is_cleared_only_where_it_can_be_told_that_nobody_writes() {
     let (second, unread) = (copy("second"), copy("unread"));
     let guid = live.pool.store().guid();
     drop(live);
-    bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    bed.host.pool_export(pool::Export { name: "tank".into(), force: false, forget: false }).unwrap();
     let (coming, came) = (copy("coming"), copy("came"));
     let write = |path: &Path, at: u64, bytes: &[u8]| {
         File::options().write(true).open(path).unwrap().write_all_at(bytes, at).unwrap();

@@ -26,9 +26,14 @@ pub fn envelope(command: &str, key: &str, things: Map<String, Value>) -> Value {
 
 /// The whole output of a command that shows a reply of the API as it is.
 pub fn reply(command: &str, reply: &impl Serialize) -> Value {
-    let mut whole = serde_json::to_value(reply).expect("replies are plain data");
+    let mut whole = plain(reply);
     whole["output_version"] = version(command);
     whole
+}
+
+/// Plain data of the API as it is.
+pub fn plain(data: &impl Serialize) -> Value {
+    serde_json::to_value(data).expect("replies are plain data")
 }
 
 /// Pools or datasets with their properties, by name.

@@ -1,6 +1,7 @@
 //! Replies into what people and scripts read: tables in zpool's and zfs's form, status, JSON. Text only;
 //! nothing here asks the daemon or prints.
 
+pub mod absent;
 pub mod advise;
 pub mod advise_page;
 pub mod cachestat;

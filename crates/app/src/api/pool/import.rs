@@ -88,6 +88,9 @@ pub struct Export {
     /// Also when it is suspended, and drops what was not committed.
     #[serde(default)]
     pub force: bool,
+    /// Of one that is not imported and that the daemon expects: do not expect it any more.
+    #[serde(default)]
+    pub forget: bool,
 }
 
 /// Result of an export: the pool is closed, its devices are let go of.

@@ -19,6 +19,22 @@ pub struct Status {
 pub struct Statuses {
     /// One for each.
     pub pools: Vec<PoolStatus>,
+    /// Pools that were imported when the last daemon ended, and are not; only where no names were given.
+    #[serde(default)]
+    pub absent: Vec<Absent>,
+}
+
+/// A pool that was imported when the last daemon ended, and is not now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Absent {
+    /// Its name.
+    pub name: String,
+    /// Its guid.
+    pub guid: u64,
+    /// Why it is not, a sentence.
+    pub reason: String,
+    /// The way to bring it back, where there is anything to do.
+    pub action: Option<String>,
 }
 
 /// The state of a pool, group or device; the words of zpool(8).

@@ -12,17 +12,11 @@ use larder_format::tables::SnapshotRecord;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Mounts one dataset, a snapshot at a folder, or all datasets that mount by themselves.
+/// Mounts one dataset, where it says or a legacy one at a folder, a snapshot at a folder, or all datasets that mount by
+/// themselves.
 pub fn mount(host: &Host, request: &Mount) -> Result<Mounted> {
     if let Some(name) = request.name.as_deref().filter(|name| name.contains('@')) {
         return mount_snapshot(host, name, request.at.as_deref());
-    }
-    if request.at.is_some() {
-        let name = request.name.as_deref().unwrap_or_default();
-        return Err(ApiError::usage(format!(
-            "cannot mount '{name}': only a snapshot is mounted at a folder"
-        ))
-        .hint(format!("larder fs set mountpoint=/PATH {name}")));
     }
     let Some(name) = request.name.as_deref() else {
         let mut all = Mounted::default();
@@ -41,7 +35,10 @@ pub fn mount(host: &Host, request: &Mount) -> Result<Mounted> {
         return Err(ApiError::usage(format!("cannot mount '{name}': its canmount is off"))
             .hint(format!("larder fs set canmount=on {name}")));
     }
-    mounts.mount(&dataset)?;
+    match request.at.as_deref() {
+        Some(at) => mounts.mount_at(&dataset, Path::new(at))?,
+        None => mounts.mount(&dataset)?,
+    }
     Ok(Mounted { names: vec![name.to_owned()], failed: Vec::new() })
 }
 

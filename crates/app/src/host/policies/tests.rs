@@ -363,7 +363,7 @@ fn a_pool_for_reading_only_is_left_alone_and_a_run_says_so() {
     bed.tank(&["tank/a"]);
     bed.host.fs_set(set(&["tank/a"], &[("snapshots_hourly", "1")])).unwrap();
     run(&bed.host, &[]);
-    bed.host.pool_export(pool::Export { name: "tank".into(), force: false }).unwrap();
+    bed.host.pool_export(pool::Export { name: "tank".into(), force: false, forget: false }).unwrap();
     let search = vec![bed.path("tank")];
     let import = pool::Import { readonly: true, ..super::super::tests::import("tank", search) };
     bed.host.pool_import(import).unwrap();

@@ -74,7 +74,7 @@ impl Host {
         Draft::carry_out(self, &live, request).map_err(|error| error.within(doing).of_pool(&request.name))
     }
 
-    /// Notes where a device is, with the pool and in the run folder.
+    /// Notes where a device is, with the pool and in the state folder.
     fn note_path(&self, live: &Live, index: DeviceIndex) -> Result<()> {
         let Some(member) = live.pool.store().members().find(index).filter(|member| member.size().is_some())
         else {
@@ -83,20 +83,17 @@ impl Host {
         if live.pool.store().members().spares().iter().any(|spare| spare.index == index) {
             roster::note_spare(&live.pool, member.guid)?;
         }
-        self.remembered.lock().note(
-            &self.run_dir,
-            live.pool.store().identity(),
-            [(member.guid, member.name())],
-        );
+        self.remembered.lock().note(live.pool.store().identity(), [(member.guid, member.name())]);
         roster::note_path(&live.pool, &member)?;
         Ok(())
     }
 
     /// Notes where all devices are under the GUID that the pool has now.
     fn note_identity(&self, live: &Live) {
+        self.expect(live);
         let (pool, mut remembered) = (&live.pool, self.remembered.lock());
-        remembered.note(&self.run_dir, pool.store().identity(), live.device_paths());
-        remembered.hold(&self.run_dir, pool.store().identity(), pool.incarnation());
+        remembered.note(pool.store().identity(), live.device_paths());
+        remembered.hold(pool.store().identity(), pool.incarnation());
     }
 
     /// The same of all.

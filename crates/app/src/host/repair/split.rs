@@ -42,8 +42,11 @@ impl Host {
         })?;
         let exported = Live::start(pool, Scope::default(), None).and_then(|live| {
             self.bring_in(&live, false)?;
+            let guid = live.pool.store().identity();
             drop((live, coming));
-            self.leave(new, Force { mounts: false, suspended: false }, false)
+            let left = self.leave(new, Force { mounts: false, suspended: false }, false);
+            self.remembered.lock().expect(guid, None);
+            left
         });
         match exported.map(|exported| exported.unmarked) {
             Ok(None) => Ok(parted),
@@ -79,6 +82,7 @@ impl Host {
         let changed = live.upkeep.devices.reguid();
         if live.pool.store().identity() != before {
             self.note_identity(&live);
+            self.remembered.lock().expect(before, None);
         }
         changed.map_err(refused).map_err(doing).map(|_| Done {})
     }

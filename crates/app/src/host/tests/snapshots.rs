@@ -61,7 +61,8 @@ fn snapshots_of_one_request_are_all_taken_in_one_commit_or_none_is() {
     assert_eq!(error, ApiError::no_such_dataset("tank/c"));
     assert_eq!(bed.listed(&[], None, &["guid"]).len(), 5, "tank@x, tank/a@x, @y, tank/b@x, @y");
     let error = bed.host.fs_snapshot(snapshots(&["nothing@z"], false)).unwrap_err();
-    assert_eq!(error, ApiError::no_such_dataset("nothing"));
+    assert_eq!(error.message, ApiError::no_such_dataset("nothing").message);
+    assert!(error.hint.unwrap().starts_with("imported here: tank; "));
 }
 
 #[test]
