@@ -143,22 +143,28 @@ impl Pool {
             // Its names are hashed otherwise than those of its origin's lineage.
             return Err(PoolError::Busy(format!("{} is a clone", self.full_name(target))));
         }
-        for _ in 0..TRIES {
-            self.commit()?;
+        for turn in 0..TRIES {
+            // A dataset that was just made for the stream becomes durable together with the record that says so: alone
+            // it would stay when the power fails.
+            if turn > 0 || !record.made {
+                self.commit()?;
+            }
             let _op = self.enter()?;
             let _complete = self.destroying.lock();
             let head =
                 self.dataset(target).ok_or_else(|| PoolError::NotFound(format!("dataset {target}")))?;
             let base = record.base.map(|high| self.snapshot_at(target, high)).transpose()?;
             let staging = match self.staging_of(target) {
-                Some(staging) => staging,
+                Some(staging) => {
+                    self.check_not_received(target)?;
+                    if !self.drop_received(&staging)? {
+                        continue;
+                    }
+                    staging
+                }
                 None => self.add_child(&head, STAGING, BTreeMap::new(), |new| new)?,
             };
             let id = staging.id();
-            self.check_not_received(target)?;
-            if !self.drop_received(&staging)? {
-                continue;
-            }
             self.change_tables(&[(Table::Receiving.key(id.get()), Some(record.encode()))])?;
             {
                 let mut state = staging.state.write();

@@ -731,12 +731,22 @@ fn a_dataset_that_was_made_for_a_stream_goes_with_it() {
     let mut decoder = Decoder::new(&stream[..]);
     decoder.frame().unwrap();
     let Frame::Begin(begin) = decoder.frame().unwrap() else { panic!() };
+    let since = b.sim.trace().len();
     let t = b.pool.create_dataset("tank/r", BTreeMap::new()).unwrap().id();
     let record = Receive::record(&begin, "one", None, 1, false, true);
-    drop(b.pool.receive(t, record, begin.salt).unwrap());
+    let incoming = b.pool.receive(t, record, begin.salt).unwrap();
     b.pool.commit().unwrap();
+    let trace = b.sim.trace();
+    drop(incoming);
     while b.pool.destroy_step(1000).unwrap() {}
     assert!(b.pool.dataset_by_name("tank/r").is_err(), "made, nothing in it, and it stays");
+    // So it does whenever the power fails meanwhile.
+    for at in since..=trace.len() {
+        let world = SimWorld::from_images(trace.crash_images(at, Survival::Random { seed: at as u64 }));
+        let c = Bed::import(world, Arc::clone(&b.clock), 3);
+        while c.pool.destroy_step(1000).unwrap() {}
+        assert!(c.pool.dataset_by_name("tank/r").is_err(), "cut {at}: it stays");
+    }
 }
 
 #[test]
