@@ -29,7 +29,8 @@ fn without_roots(mut image: DeviceImage) -> DeviceImage {
 fn repaired(images: Vec<DeviceImage>) -> Result<Repaired> {
     let devices: Vec<Arc<dyn Device>> = SimWorld::from_images(images).devices();
     let scratch = |size| Ok(SimWorld::new(&[size]).devices().remove(0));
-    let options = Options { pool: None, commit: None, log: true, scratch: &scratch, shown: &|_| {} };
+    let options =
+        Options { pool: None, commit: None, log: true, cut: true, scratch: &scratch, shown: &|_| {} };
     repair(crate::survey::world(3), &devices, &options)
 }
 

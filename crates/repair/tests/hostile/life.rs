@@ -138,7 +138,7 @@ impl Life<'_> {
         let mut found = None;
         let goes_on = self.part("repair", || {
             let scratch = |size| Ok(SimWorld::new(&[size]).devices().remove(0));
-            let options = Options { pool: None, commit, log, scratch: &scratch, shown: &|_| {} };
+            let options = Options { pool: None, commit, log, cut: log, scratch: &scratch, shown: &|_| {} };
             found = Some(repair(world(3), &devices, &options).map_err(text)?);
             Ok(())
         });

@@ -47,9 +47,9 @@ fn a_panic_suspends_the_pool_and_status_check_and_events_say_so() {
     bed.host.pool_sync(Sync { names: vec!["tank".into()] }).unwrap_err();
     bed.host.fs_create(dataset("tank/late")).unwrap_err();
     bed.host.pool_sync(Sync { names: vec!["other".into()] }).unwrap();
-    bed.host.pool_export(Export { name: "tank".into(), force: false }).unwrap_err();
+    bed.host.pool_export(Export { name: "tank".into(), force: false, forget: false }).unwrap_err();
     drop(live);
-    bed.host.pool_export(Export { name: "tank".into(), force: true }).unwrap();
+    bed.host.pool_export(Export { name: "tank".into(), force: true, forget: false }).unwrap();
     bed.host.pool_import(import("tank", vec![bed.path("tank")])).unwrap();
     let live = bed.host.pool("tank").unwrap();
     assert_eq!((names(&live), local(&live, "tank/a")), before);
