@@ -147,6 +147,50 @@ fn one_pool_that_cannot_come_back_holds_up_no_other_and_is_told_of() {
 }
 
 #[test]
+fn half_of_a_mirror_that_is_of_an_older_state_does_not_go_on_alone() {
+    let Some(bed) = Bed::new("half_of_a_mirror_that_is_of_an_older_state_does_not_go_on_alone") else {
+        return;
+    };
+    let devices = bed.devices("disks", 2, 64);
+    bed.create("tank", "mirror", &devices);
+    bed.ok("pool sync tank");
+    bed.ok("daemon stop");
+    let old = bed.path("old");
+    fs::copy(&devices[0], &old).unwrap();
+    let start = |wait: u32| Service::start(&bed, &format!("daemon --take-over --wait {wait}"));
+    let mut service = start(0);
+    service.hear("READY=1");
+    fs::write(bed.path("mnt/letter"), "of today").unwrap();
+    assert!(service.signal(rustix::process::Signal::TERM));
+    // Only the half is there, as it was before.
+    let hidden = bed.path("hidden");
+    fs::rename(&devices[1], &hidden).unwrap();
+    fs::copy(&old, &devices[0]).unwrap();
+    let mut service = start(0);
+    assert!(service.hear("READY=1").contains("STATUS=0 pools imported; 1 could not be"));
+    let status = bed.ok("pool status");
+    assert!(
+        status.contains("and it has had commit") && status.contains("larder pool import tank"),
+        "{status}"
+    );
+    assert!(service.signal(rustix::process::Signal::TERM));
+    // With the other it is what it was.
+    let mut service = start(60);
+    fs::rename(&hidden, &devices[1]).unwrap();
+    let heard = service.hear("READY=1");
+    assert!(heard.contains("STATUS=1 pool imported"), "{heard}{}", bed.ok("pool status"));
+    assert_eq!(fs::read_to_string(bed.path("mnt/letter")).unwrap(), "of today");
+    // The half that has everything goes on alone when the other does not come.
+    assert!(service.signal(rustix::process::Signal::TERM));
+    fs::rename(&devices[0], &hidden).unwrap();
+    let mut service = start(2);
+    let heard = service.hear("READY=1");
+    assert!(heard.contains("STATUS=1 pool imported"), "{heard}{}", bed.ok("pool status"));
+    assert!(bed.ok("pool status").contains("DEGRADED"));
+    assert!(service.signal(rustix::process::Signal::TERM));
+}
+
+#[test]
 fn how_a_pool_was_imported_is_how_it_comes_back() {
     let Some(bed) = Bed::new("how_a_pool_was_imported_is_how_it_comes_back") else { return };
     let devices = bed.devices("disks", 2, 64);

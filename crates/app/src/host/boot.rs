@@ -3,7 +3,9 @@
 //!
 //! Devices are looked for where they were last, which opens no other disk; where that is not all of a pool, everywhere
 //! an import looks. Pools come beside each other, since after a crash of the machine each waits for a heart to beat.
-//! Those that lack devices are tried again for a while: disks come late at boot.
+//! Those that lack devices are tried again for a while, also where they could do without: disks come late at boot, and
+//! what they missed would have to be brought to them. A pool whose devices all are of an older state than it was seen
+//! in is left to people: half of a mirror that was away for long would go on alone.
 
 use super::import::{absent_devices, is_whole};
 use super::live::Live;
@@ -31,6 +33,7 @@ impl Host {
         let mut wanted = self.remembered.lock().expected();
         let mut told = 0;
         while !wanted.is_empty() {
+            let is_last = clock.monotonic() + RETRY > end;
             if told != wanted.len() {
                 told = wanted.len();
                 let names: Vec<_> = wanted.iter().map(|(_, was)| was.name.as_str()).collect();
@@ -38,17 +41,17 @@ impl Host {
             }
             std::thread::scope(|scope| {
                 for (guid, was) in &wanted {
-                    scope.spawn(move || self.import_expected(*guid, was));
+                    scope.spawn(move || self.import_expected(*guid, was, is_last));
                 }
             });
             wanted.retain(|(guid, _)| {
                 let lacks = |error: &ApiError| matches!(error.kind, ErrorKind::Device | ErrorKind::NotFound);
                 self.left.lock().get(guid).is_some_and(lacks)
             });
-            let next = clock.monotonic() + RETRY;
-            if next > end {
+            if is_last {
                 break;
             }
+            let next = clock.monotonic() + RETRY;
             while !wanted.is_empty() && clock.monotonic() < next && self.coming.lock().closed == 0 {
                 pause(LOOK);
             }
@@ -68,8 +71,8 @@ impl Host {
         });
     }
 
-    fn import_expected(&self, guid: PoolGuid, was: &Was) {
-        match self.import_as_it_was(guid, was) {
+    fn import_expected(&self, guid: PoolGuid, was: &Was, is_last: bool) {
+        match self.import_as_it_was(guid, was, is_last) {
             Ok(imported) => {
                 self.left.lock().remove(&guid);
                 imported.names.iter().for_each(|name| info!("pool {name}: imported, as it was before"));
@@ -79,7 +82,7 @@ impl Host {
         }
     }
 
-    fn import_as_it_was(&self, guid: PoolGuid, was: &Was) -> Result<Imported> {
+    fn import_as_it_was(&self, guid: PoolGuid, was: &Was, is_last: bool) -> Result<Imported> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let request = Import {
             search: was.search.iter().map(|path| text(path)).collect(),
@@ -93,6 +96,18 @@ impl Host {
             self.remembered.lock().expect(guid, None);
             let error = ApiError::new(ErrorKind::Exists, "it was destroyed meanwhile");
             return Err(error.hint("larder pool import -D POOL brings it back"));
+        }
+        if plan.root.commit.get() < was.commit {
+            let message = format!(
+                "the devices that are there are of commit {}, and it has had commit {}",
+                plan.root.commit, was.commit
+            );
+            return Err(ApiError::new(ErrorKind::Device, message)
+                .hint("attach the others; to go on with the older state: larder pool import POOL"));
+        }
+        if !is_last && plan.complete && plan.refusal.is_none() && !is_whole(&plan) {
+            let error = ApiError::new(ErrorKind::Device, "not all of its devices are there");
+            return Err(error.hint("attach them"));
         }
         self.import_one(plan, &request, &mut imported)?;
         Ok(imported)
@@ -134,6 +149,7 @@ impl Host {
             altroot: live.altroot.clone(),
             readonly: live.pool.store().is_read_only(),
             search: live.scope.only(),
+            commit: live.pool.store().durable_commit().get(),
         });
         self.remembered.lock().expect(live.pool.store().identity(), was);
         self.left.lock().remove(&live.pool.store().identity());

@@ -170,6 +170,7 @@ impl Host {
             let but = format!("'{name}' is imported, but its first commit failed");
             flaws.uncommitted = Some(ApiError::from(error).within(but).of_pool(&name));
         }
+        self.expect(live);
         Ok(flaws)
     }
 

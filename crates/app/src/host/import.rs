@@ -348,6 +348,8 @@ impl Host {
                 exported.unmarked = Some(unmarked(name, how, error, is_stored));
             }
         }
+        // Until somebody says that it is exported it is to come back, and not older than this.
+        self.expect(&live);
         self.live.write().remove(name);
         drop(admin);
         let devices = live.weak();

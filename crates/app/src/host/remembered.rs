@@ -51,6 +51,9 @@ pub struct Was {
     /// The only places where its devices were looked for; empty for everywhere.
     #[serde(default)]
     pub search: Vec<PathBuf>,
+    /// A commit that it has had: devices whose newest is an older one are what the others have left behind.
+    #[serde(default)]
+    pub commit: u64,
 }
 
 /// Id of this boot of the machine.
@@ -170,7 +173,13 @@ mod tests {
     use super::*;
 
     fn was(name: &str) -> Was {
-        Was { name: name.into(), altroot: None, readonly: false, search: vec!["/srv/images".into()] }
+        Was {
+            name: name.into(),
+            altroot: None,
+            readonly: false,
+            search: vec!["/srv/images".into()],
+            commit: 3,
+        }
     }
 
     #[test]
