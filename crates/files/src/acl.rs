@@ -70,6 +70,11 @@ pub(crate) fn inherited_perm(acl: &Acl, perm: u16) -> u16 {
     perm & (0o7000 | acl.mode())
 }
 
+/// Where [`inherit`] puts it.
+pub(crate) fn inherited_keys(names: &NameKey, id: InodeId) -> [Key; 2] {
+    [List::Access, List::Default].map(|list| Key::new(id.get(), XATTR, names.cookie(list.name())))
+}
+
 /// Gives a new inode, which has no attributes yet, what it inherits; returns the flags that it gets.
 pub(crate) fn inherit(
     tree: &mut Update<'_>,

@@ -12,12 +12,12 @@ use crate::inode::{Inode, State};
 use crate::origin::Origin;
 use crate::orphan::{meets_tail, records_end};
 use crate::posix::{Allocate, Attr, SetAttr, SetTime};
-use crate::volume::{Volume, inode_key, orphan_key};
+use crate::volume::{Volume, inode_key, orphan_key, reaching};
 use larder_format::InodeId;
 use larder_format::items::{self, EXTENT, Extent, FileKind, MAX_FILE};
 use larder_format::node::Key;
 use larder_format::ops::{self, LogOp, Resize, Zero};
-use larder_pool::{Look, Op};
+use larder_pool::{Ahead, Look, Op, Update};
 use std::ops::Range;
 
 /// Extents that are dropped in one operation.
@@ -149,8 +149,7 @@ impl Volume {
         if let Some(size) = cut {
             self.cut(op, inode.id, state, size)?;
         }
-        self.dataset.update(op, |tree| {
-            tree.reach(&inode_key(inode.id))?;
+        self.dataset.update_after(op, reaching([inode_key(inode.id)]), |tree| {
             if let Some(Resize::Grow(size)) = change.resize {
                 state.change(|item| item.size = item.size.max(size));
             }
@@ -195,7 +194,8 @@ impl Volume {
             if let Some((offset, extent)) = across {
                 let extent = Extent { len: (size - offset) as u32, ..extent };
                 let key = Key::new(id.get(), EXTENT, offset);
-                self.dataset.update(op, |tree| Ok::<_, FsError>(tree.insert(key, &extent.encode())?))?;
+                let put = |tree: &mut Update<'_>| Ok::<_, FsError>(tree.insert(key, &extent.encode())?);
+                self.dataset.update_after(op, reaching([key]), put)?;
             }
         }
         state.change(|item| {
@@ -228,11 +228,21 @@ impl Volume {
         max: usize,
     ) -> Result<bool> {
         let key = |offset| Key::new(id.get(), EXTENT, offset);
-        let dropped = self.dataset.update(op, |tree| {
+        let end = if range.end == u64::MAX { inode_key(id) } else { key(range.end) };
+        let reads = |tree: &Ahead<'_>| match extents(tree, id, range.clone(), max) {
+            Err(FsError::Damaged(_)) => {
+                tree.reach_lost(&key(range.start), &end);
+                Ok(())
+            }
+            found => {
+                let keys: Vec<_> = found?.iter().map(|(offset, _)| key(*offset)).collect();
+                Ok(tree.reach_removal(&keys)?)
+            }
+        };
+        let dropped = self.dataset.update_after(op, reads, |tree| {
             let extents = match extents(tree, id, range.clone(), max) {
                 // An unreadable node is dropped unread, if it can hold nothing outside the range; then the rest.
                 Err(FsError::Damaged(why)) => {
-                    let end = if range.end == u64::MAX { inode_key(id) } else { key(range.end) };
                     return match tree.excise_lost(&key(range.start), &end)? {
                         true => Ok(None),
                         false => Err(FsError::Damaged(why)),
@@ -358,8 +368,7 @@ impl Volume {
             self.queue(id, &mut state);
             self.logged.lock().insert(id);
         }
-        self.dataset.update(op, |tree| {
-            tree.reach(&inode_key(id))?;
+        self.dataset.update_after(op, reaching([inode_key(id)]), |tree| {
             state.change(|item| (item.mtime, item.ctime) = (time, time));
             tree.insert(inode_key(id), &state.tree.encode())?;
             if origin == Origin::Live {

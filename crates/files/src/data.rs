@@ -143,7 +143,7 @@ impl Volume {
             return Ok(data);
         }
         let layers = Layers::of(&state, &range);
-        let found = self.extents_now(id, state, &range)?;
+        let found = self.extents_now(&inode, state, &range)?;
         for (part, extent) in self.below(found, &range, &layers) {
             let written = layers.meet(&part);
             match extent {
@@ -194,17 +194,25 @@ impl Volume {
         parts
     }
 
-    /// The extents over a range of a file whose state is locked. The lock is let go once the tree is held: a moment
-    /// later its records may be cut otherwise.
+    /// The extents over a range of a file whose state is locked. The lock is let go once the look into the tree has
+    /// begun: a moment later its records may be cut otherwise.
     fn extents_now(
         &self,
-        id: InodeId,
+        inode: &Inode,
         state: MutexGuard<'_, State>,
         range: &Range<u64>,
     ) -> Result<Vec<FoundExtent>> {
-        let (item, view) = (state.live, self.dataset.view()?);
-        drop(state);
-        extents_over(&view, id, &item, range.clone(), usize::MAX)
+        let mut state = Some(state);
+        loop {
+            let (item, view) = {
+                let state = state.take().unwrap_or_else(|| inode.state.lock());
+                (state.live, self.dataset.view()?)
+            };
+            match extents_over(&view, inode.id, &item, range.clone(), usize::MAX) {
+                Err(_) if view.was_outrun() => {}
+                found => return found,
+            }
+        }
     }
 
     /// The bytes of `part`, which lies in an extent. The extent may have been replaced, and its block freed, since
@@ -218,7 +226,7 @@ impl Volume {
                 Ok(plain) => return Ok(plain),
                 Err(failure) => failure,
             };
-            now = self.extents_now(id, inode.state.lock(), part)?;
+            now = self.extents_now(inode, inode.state.lock(), part)?;
             if let Some(again) = now.iter().find(|(_, again)| again.ptr.id == failed) {
                 self.note_damage(id, again);
                 // Not all of it need be damaged.

@@ -29,7 +29,7 @@ use larder_format::{BlockId, BlockPtr, InodeId, is_zero};
 use larder_mutants::point;
 use larder_pool::cache::Record;
 use larder_pool::codec::Codec;
-use larder_pool::{Look, NewRecord, Op, PoolError};
+use larder_pool::{Ahead, Look, NewRecord, Op, PoolError};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -46,6 +46,8 @@ const LOG_INODES: usize = 1024;
 pub(crate) const SPAN_MAX: u64 = 8 << 20;
 /// Bytes of one logged write.
 const LOG_PIECE: usize = 64 << 10;
+/// Leaves of the tree that are brought into memory together.
+const AHEAD: usize = 512;
 /// Bytes that the log takes for a write besides its data, at most.
 const LOG_OP: u64 = 128;
 
@@ -466,10 +468,13 @@ impl Volume {
     /// Stores what was taken and brings the trees up to date; tells what is left, and where.
     fn store_taken(&self, op: &Op<'_>, taken: &[Taken<'_>]) -> Result<Todo> {
         let mut batch = Batch::default();
-        {
-            // Where an inode cannot be read nothing may be stored for it.
-            let view = self.dataset.view()?;
-            taken.iter().try_for_each(|taken| view.reach(&inode_key(taken.inode.id)))?;
+        // Where an inode cannot be read nothing may be stored for it.
+        for some in taken.chunks(AHEAD) {
+            let keys: Vec<_> = some.iter().map(|taken| inode_key(taken.inode.id)).collect();
+            self.dataset.look(|view| {
+                view.bring(&keys);
+                keys.iter().try_for_each(|key| view.reach(key))
+            })?;
         }
         self.build_fixed(taken, &mut batch)?;
         for (index, from) in taken.iter().enumerate() {
@@ -529,13 +534,28 @@ impl Volume {
 
     /// Completes the records of files that are cut at multiples of the record size.
     fn build_fixed(&self, taken: &[Taken<'_>], batch: &mut Batch) -> Result<()> {
+        let fixed = taken.iter().enumerate().filter(|(_, from)| !from.item.by_content());
+        let records: Vec<_> = fixed
+            .flat_map(|(index, from)| from.records.iter().map(move |record| (index, from, record)))
+            .map(|(index, from, (record, pieces))| (index, record * from.record_size, pieces))
+            .collect();
         let mut olds = Vec::new();
-        for (index, from) in taken.iter().enumerate().filter(|(_, from)| !from.item.by_content()) {
-            for (record, pieces) in &from.records {
-                let offset = record * from.record_size;
-                let old = extents(&self.dataset.view()?, from.inode.id, offset..offset + 1, 1)?.pop();
-                olds.push((index, offset, pieces, old.map(|(_, extent)| extent)));
-            }
+        for some in records.chunks(AHEAD) {
+            let at = |&(index, offset, _): &(usize, u64, _)| (taken[index].inode.id, offset);
+            let key = |record| {
+                let (id, offset) = at(record);
+                Key::new(id.get(), EXTENT, offset)
+            };
+            let keys: Vec<_> = some.iter().map(key).collect();
+            let found = self.dataset.look(|view| {
+                view.bring(&keys);
+                let old = |(id, offset)| Ok::<_, FsError>(extents(view, id, offset..offset + 1, 1)?.pop());
+                some.iter().map(at).map(old).collect::<Result<Vec<_>>>()
+            })?;
+            let found = some.iter().zip(found);
+            olds.extend(found.map(|(&(index, offset, pieces), old)| {
+                (index, offset, pieces, old.map(|(_, extent)| extent))
+            }));
         }
         let mut left = olds.as_slice();
         while !left.is_empty() {
@@ -638,12 +658,20 @@ impl Volume {
         }
         let key = |offset| Key::new(id.get(), EXTENT, offset);
         let divided = rest.and_then(|rest| rest.divided.as_ref());
-        self.dataset.update(op, |tree| {
-            tree.reach(&inode_key(id))?;
-            let offsets = built.iter().map(|record| record.offset);
-            for offset in offsets.chain(divided.into_iter().flat_map(|end| [end.was_at, end.offset])) {
-                tree.reach(&key(offset))?;
-            }
+        let offsets = built.iter().map(|record| record.offset);
+        let offsets = offsets.chain(divided.into_iter().flat_map(|end| [end.was_at, end.offset]));
+        let mut keys: Vec<_> = offsets.map(key).chain([inode_key(id)]).collect();
+        keys.sort_unstable();
+        let holes = built.iter().filter(|record| record.extent().is_none() && record.old.is_some());
+        let holes = holes.map(|record| record.offset).chain(divided.map(|end| end.was_at));
+        let mut holes: Vec<_> = holes.map(key).collect();
+        holes.sort_unstable();
+        let reads = |tree: &Ahead<'_>| {
+            tree.bring(&keys);
+            keys.iter().try_for_each(|key| tree.reach(key))?;
+            tree.reach_removal(&holes)
+        };
+        self.dataset.update_after(op, reads, |tree| {
             if let Some(end) = divided {
                 // The same block, so nothing is dropped.
                 tree.remove(&key(end.was_at))?;

@@ -8,7 +8,7 @@
 //! that nobody may read, of the kind that the name tells, for the kernel must look up what is to be removed; it can be
 //! removed, and so can what it holds if it is a directory. Everything else that is asked of it is refused as damaged.
 
-use crate::acl::{inherit, inherited_perm};
+use crate::acl::{inherit, inherited_keys, inherited_perm};
 use crate::error::{FsError, Result};
 use crate::inode::{Inode, Locked, State};
 use crate::origin::Origin;
@@ -18,7 +18,7 @@ use larder_format::items::{self, ENTRY, Entry, FIRST_COOKIE, FileKind, MAX_COLLI
 use larder_format::node::Key;
 use larder_format::ops::{Create, Link, LogOp, Rename, Unlink};
 use larder_format::{InodeId, Timestamp};
-use larder_pool::{Look, Op, Update};
+use larder_pool::{Ahead, Look, Op, Update};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
@@ -150,10 +150,15 @@ pub(crate) fn name_in(tree: &impl Look, dir: InodeId, cookie: u64) -> Result<Opt
     Ok(entry.map(|entry| String::from_utf8_lossy(entry.name).into_owned()))
 }
 
-/// Goes where the inodes and other keys are, so that what cannot be read is noticed before anything is changed.
-fn warm(tree: &Update<'_>, states: &Locked<'_>, others: &[Key]) -> Result<()> {
-    states.items().try_for_each(|(id, _)| tree.reach(&inode_key(id)))?;
-    Ok(others.iter().try_for_each(|key| tree.reach(key))?)
+/// Goes where the inodes and other keys are, and to those that are to be removed: what an operation reads before it
+/// changes anything.
+fn warm(states: &Locked<'_>, others: &[Key], removed: &[Key]) -> impl Fn(&Ahead<'_>) -> Result<()> + use<> {
+    let keys: Vec<_> = states.items().map(|(id, _)| inode_key(id)).chain(others.iter().copied()).collect();
+    let removed = removed.to_vec();
+    move |tree| {
+        keys.iter().try_for_each(|key| tree.reach(key))?;
+        Ok(tree.reach_removal(&removed)?)
+    }
 }
 
 /// Writes the inodes' values.
@@ -196,12 +201,16 @@ impl Volume {
     /// # Errors
     /// When something on the way cannot be read.
     pub fn path_of(&self, id: InodeId) -> Result<Option<String>> {
-        path_in(&self.dataset.view()?, id)
+        self.dataset.look(|view| path_in(view, id))
+    }
+
+    fn find_or_free(&self, dir: InodeId, name: &[u8]) -> Result<Result<FoundName, Option<Key>>> {
+        self.dataset.look(|view| find(view, &self.dataset.name_key(), dir, name))
     }
 
     /// The entry of `name` in `dir`, if there is one.
     pub(crate) fn find(&self, dir: InodeId, name: &[u8]) -> Result<Option<FoundName>> {
-        Ok(find(&self.dataset.view()?, &self.dataset.name_key(), dir, name)?.ok())
+        Ok(self.find_or_free(dir, name)?.ok())
     }
 
     fn existing(&self, dir: InodeId, name: &[u8]) -> Result<FoundName> {
@@ -210,7 +219,7 @@ impl Volume {
 
     /// The key that a new `name` in `dir` gets.
     pub(crate) fn free_key(&self, dir: InodeId, name: &[u8]) -> Result<Key> {
-        match find(&self.dataset.view()?, &self.dataset.name_key(), dir, name)? {
+        match self.find_or_free(dir, name)? {
             Ok(_) => Err(FsError::Exists),
             Err(free) => free.ok_or(FsError::NoSpace),
         }
@@ -438,9 +447,10 @@ impl Volume {
         self.adopt(&inode);
         let locked = Locked::lock(key.map(|_| &dir).into_iter().chain([&inode]));
         let result = locked.and_then(|mut states| {
-            self.dataset.update(op, |tree| {
-                let link = Key::new(id.get(), items::SYMLINK, 0);
-                warm(tree, &states, &[link, key.unwrap_or(orphan_key(id))])?;
+            let mut keys = vec![Key::new(id.get(), items::SYMLINK, 0), key.unwrap_or(orphan_key(id))];
+            keys.extend(create.acl.iter().flat_map(|_| inherited_keys(&self.dataset.name_key(), id)));
+            let reads = warm(&states, &keys, &[]);
+            self.dataset.update_after(op, reads, |tree| {
                 tree.note_inode(id);
                 match key {
                     Some(key) => {
@@ -494,8 +504,8 @@ impl Volume {
             _ => {}
         }
         let entry = Entry { inode: id, kind: item.kind, name: &link.name }.encode();
-        self.dataset.update(op, |tree| {
-            warm(tree, &states, &[orphan_key(id), key])?;
+        let reads = warm(&states, &[key], &[orphan_key(id)]);
+        self.dataset.update_after(op, reads, |tree| {
             touch_directory(&mut states, parent, 1, 0, time);
             if item.nlink == 0 {
                 if item.flags & items::Inode::HAS_TAIL == 0 {
@@ -566,11 +576,9 @@ impl Volume {
             }
         }
         let mut states = Locked::lock(dir.iter().chain(&inode))?;
-        let orphan = self.dataset.update(op, |tree| {
-            warm(tree, &states, &[found.key])?;
-            if inode.is_some() {
-                tree.reach(&orphan_key(found.inode))?;
-            }
+        let orphan_key = inode.as_ref().map(|_| orphan_key(found.inode));
+        let reads = warm(&states, orphan_key.as_slice(), &[found.key]);
+        let orphan = self.dataset.update_after(op, reads, |tree| {
             if dir.is_some() {
                 touch_directory(&mut states, parent, -1, -i32::from(directory), time);
             }
@@ -658,7 +666,7 @@ impl Volume {
         let Rename { parent, new_parent, exchange, time, .. } = rename;
         let (from_dir, to_dir) = (self.directory(parent)?, self.directory(new_parent)?);
         let from = self.existing(parent, &rename.name)?;
-        let to = find(&self.dataset.view()?, &self.dataset.name_key(), new_parent, &rename.new_name)?;
+        let to = self.find_or_free(new_parent, &rename.new_name)?;
         let (to_key, to) = match to {
             Ok(found) => (found.key, Some(found)),
             Err(free) => (free.ok_or(FsError::NoSpace)?, None),
@@ -690,9 +698,9 @@ impl Volume {
         }
         let entry =
             |found: FoundName, name: &[u8]| Entry { inode: found.inode, kind: found.kind, name }.encode();
-        self.dataset.update(op, |tree| {
-            let replaced = to.map_or(to_key, |to| orphan_key(to.inode));
-            warm(tree, &states, &[from.key, to_key, replaced])?;
+        let replaced = to.map_or(to_key, |to| orphan_key(to.inode));
+        let reads = warm(&states, &[to_key, replaced], &[from.key]);
+        self.dataset.update_after(op, reads, |tree| {
             let mut orphan = None;
             let gained = i32::from(moves_dir) - i32::from(meets_dir);
             match to {
@@ -755,7 +763,8 @@ impl Volume {
         }
         self.touch_atime(id, &mut state);
         drop(state);
-        let target = self.dataset.view()?.get(&Key::new(id.get(), items::SYMLINK, 0))?;
+        let key = Key::new(id.get(), items::SYMLINK, 0);
+        let target = self.dataset.look(|view| view.get(&key))?;
         target.ok_or_else(|| FsError::Io(format!("inode {id} has no target")))
     }
 }

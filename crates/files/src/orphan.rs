@@ -12,11 +12,11 @@
 use crate::error::{FsError, Result};
 use crate::extents::extents;
 use crate::inode::{Inode, State};
-use crate::volume::{Volume, inode_key, orphan_key};
+use crate::volume::{Volume, inode_key, orphan_key, reaching};
 use larder_format::InodeId;
 use larder_format::items::{self, ORPHAN};
 use larder_format::node::Key;
-use larder_pool::{Look, Op};
+use larder_pool::{Ahead, Look, Op, Update};
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
 
@@ -44,6 +44,19 @@ pub(crate) fn tail(item: &items::Inode) -> u64 {
 /// Whether a file must lose its tail before it may reach up to `end`.
 pub(crate) fn meets_tail(state: &State, end: u64) -> bool {
     state.live.flags & items::Inode::HAS_TAIL != 0 && end > tail(&state.live)
+}
+
+/// Keys of what belongs to an inode, the inode first: as many as one operation removes.
+fn values_of(tree: &impl Look, id: InodeId) -> Result<Vec<Key>> {
+    let mut keys = Vec::new();
+    tree.scan(&Key::new(id.get(), 0, 0), &mut |key, _| {
+        if key.object != id.get() || keys.len() == VALUES {
+            return ControlFlow::Break(());
+        }
+        keys.push(*key);
+        ControlFlow::Continue(())
+    })?;
+    Ok(keys)
 }
 
 impl Volume {
@@ -134,7 +147,8 @@ impl Volume {
         let op = self.pool.enter()?;
         let inode = match self.inode(id) {
             Err(FsError::NotFound) => {
-                self.dataset.update(&op, |tree| tree.remove(&orphan_key(id)).map(drop))?;
+                let reads = |tree: &Ahead<'_>| tree.reach_removal(&[orphan_key(id)]);
+                self.dataset.update_after(&op, reads, |tree| tree.remove(&orphan_key(id)))?;
                 self.orphans.lock().remove(&id);
                 return Ok(());
             }
@@ -161,18 +175,16 @@ impl Volume {
         self.discard(id, &mut state);
         if self.drop_some_extents(&op, id, &mut state, 0..u64::MAX, max_extents)? {
             self.orphans.lock().insert(id, state.live.stored);
-            return self.dataset.update(&op, |tree| Ok(tree.insert(inode_key(id), &state.tree.encode())?));
+            let put = |tree: &mut Update<'_>| Ok(tree.insert(inode_key(id), &state.tree.encode())?);
+            return self.dataset.update_after(&op, reaching([inode_key(id)]), put);
         }
         self.orphans.lock().insert(id, 0);
-        let done = self.dataset.update(&op, |tree| {
-            let mut keys = Vec::new();
-            tree.scan(&Key::new(id.get(), 0, 0), &mut |key, _| {
-                if key.object != id.get() || keys.len() == VALUES {
-                    return ControlFlow::Break(());
-                }
-                keys.push(*key);
-                ControlFlow::Continue(())
-            })?;
+        let reads = |tree: &Ahead<'_>| {
+            tree.reach_removal(&[orphan_key(id)])?;
+            Ok(tree.reach_removal(&values_of(tree, id)?)?)
+        };
+        let done = self.dataset.update_after(&op, reads, |tree| {
+            let keys = values_of(tree, id)?;
             // The inode is the first of them; it must be the last to go.
             let done = keys.len() < VALUES;
             for key in keys.iter().skip(usize::from(!done)) {
@@ -204,9 +216,11 @@ impl Volume {
             return Ok(false);
         }
         let more = self.drop_some_extents(op, id, state, tail(&state.live)..u64::MAX, max)?;
-        self.dataset.update(op, |tree| {
+        let reads = |tree: &Ahead<'_>| {
             tree.reach(&inode_key(id))?;
-            tree.reach(&orphan_key(id))?;
+            Ok::<_, FsError>(tree.reach_removal(&[orphan_key(id)])?)
+        };
+        self.dataset.update_after(op, reads, |tree| {
             if !more {
                 state.change(|item| item.flags &= !items::Inode::HAS_TAIL);
                 if state.live.nlink > 0 {
@@ -233,7 +247,7 @@ impl Volume {
 
     /// An operation left a tail: marks the inode. The flag is set by the caller, who writes the inode.
     pub(crate) fn note_tail(&self, op: &Op<'_>, id: InodeId) -> Result<()> {
-        self.dataset.update(op, |tree| {
+        self.dataset.update_after(op, reaching([orphan_key(id)]), |tree| {
             tree.insert(orphan_key(id), &[])?;
             Ok::<_, FsError>(())
         })?;

@@ -18,7 +18,7 @@ use larder_format::items::{EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::{BlockId, BlockPtr, InodeId};
 use larder_pool::cache::Record;
-use larder_pool::{Dedup, Look, NewRecord, Op, Renewal, Renewed, Tally, plain_of, record_claim};
+use larder_pool::{Ahead, Dedup, Look, NewRecord, Op, Renewal, Renewed, Tally, plain_of, record_claim};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 
@@ -211,11 +211,17 @@ impl Volume {
             cut.put(&mut item);
         }
         if item != state.tree || !olds.is_empty() {
-            self.dataset.update(op, |tree| {
+            let gone = olds.iter().map(|(offset, _)| offset).filter(|offset| !news.contains_key(offset));
+            let mut gone: Vec<_> = gone.map(|offset| key(*offset)).collect();
+            gone.sort_unstable();
+            let reads = |tree: &Ahead<'_>| {
                 tree.reach(&inode_key(id))?;
                 for offset in olds.iter().map(|(offset, _)| offset).chain(news.keys()) {
                     tree.reach(&key(*offset))?;
                 }
+                tree.reach_removal(&gone)
+            };
+            self.dataset.update_after(op, reads, |tree| {
                 for (&offset, new) in &news {
                     tree.put_extent(key(offset), *new)?;
                     tree.link_block(new);

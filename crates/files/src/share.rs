@@ -38,7 +38,7 @@ use crate::volume::{Volume, inode_key};
 use larder_format::InodeId;
 use larder_format::items::{self, EXTENT, Extent, MAX_FILE};
 use larder_format::node::Key;
-use larder_pool::{Chunking, Look};
+use larder_pool::{Ahead, Chunking, Look};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -356,10 +356,17 @@ impl Pair<'_> {
         old.values().for_each(|extent| item.forget_extent(extent));
         new.iter().for_each(|(_, extent)| item.count_extent(extent));
         let id = target.id();
-        let updated = dataset.update(&op, |tree| {
+        let key = |at: &u64| Key::new(id.get(), EXTENT, *at);
+        let (olds, news): (Vec<_>, Vec<_>) =
+            (old.keys().map(key).collect(), new.iter().map(|(at, _)| key(at)).collect());
+        let reads = |tree: &Ahead<'_>| {
             tree.reach(&inode_key(id))?;
             tree.reach(&Key::new(id.get(), EXTENT, to))?;
-            extents(tree, id, to..end, usize::MAX)?;
+            news.iter().try_for_each(|key| tree.reach(key))?;
+            tree.reach_removal(&olds)?;
+            extents(tree, id, to..end, usize::MAX).map(drop)
+        };
+        let updated = dataset.update_after(&op, reads, |tree| {
             for (at, extent) in &old {
                 tree.remove(&Key::new(id.get(), EXTENT, *at))?;
                 tree.drop_block(extent);

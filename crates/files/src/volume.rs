@@ -11,7 +11,7 @@ use crate::posix::{Attr, Handle, NodeId};
 use larder_format::items::{self, FileKind, INODE_LEASE, ROOT_INODE};
 use larder_format::node::Key;
 use larder_format::{CommitId, Corrupt, DatasetId, InodeId, Reason, Timestamp};
-use larder_pool::{Dataset, Look, Op, Pool, PoolError};
+use larder_pool::{Ahead, Dataset, Look, Op, Pool, PoolError};
 use larder_sync::{Mutex, RwLockReadGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -126,6 +126,11 @@ pub(crate) fn new_item(kind: FileKind, perm: u16, (uid, gid): (u32, u32), time: 
     }
 }
 
+/// Reaches these keys before a change is made.
+pub(crate) fn reaching<const N: usize>(keys: [Key; N]) -> impl Fn(&Ahead<'_>) -> Result<()> {
+    move |tree| Ok(keys.iter().try_for_each(|key| tree.reach(key))?)
+}
+
 impl Volume {
     /// Opens a dataset. An empty one gets its root directory, which belongs to `owner`: user and group. Nothing is
     /// changed in a snapshot.
@@ -177,7 +182,8 @@ impl Volume {
         if empty {
             let root = new_item(FileKind::Directory, 0o755, owner, volume.now());
             let op = volume.pool.enter()?;
-            volume.dataset.update(&op, |tree| {
+            let reads = |tree: &Ahead<'_>| Ok(tree.reach(&inode_key(ROOT_INODE))?);
+            volume.dataset.update_after(&op, reads, |tree| {
                 tree.note_inode(ROOT_INODE);
                 tree.insert(inode_key(ROOT_INODE), &root.encode())
             })?;
@@ -313,7 +319,7 @@ impl Volume {
         if let Some(inode) = shard.inodes.get(&id) {
             return Ok(Arc::clone(inode));
         }
-        let value = self.dataset.view()?.get(&inode_key(id))?.ok_or(FsError::NotFound)?;
+        let value = self.dataset.look(|view| view.get(&inode_key(id)))?.ok_or(FsError::NotFound)?;
         if id.get() > items::MAX_INODE {
             return Err(Corrupt::new("inode", Reason::Range).into());
         }

@@ -16,7 +16,7 @@ use larder_format::items::{
 };
 use larder_format::node::Key;
 use larder_format::ops::{LogOp, SetXattr};
-use larder_pool::{Look, Op};
+use larder_pool::{Ahead, Look, Op, View};
 use std::ops::ControlFlow;
 
 /// Marks what a dataset keeps of its own.
@@ -96,6 +96,13 @@ fn pieces_of(id: InodeId, value: &[u8]) -> Result<Vec<Key>> {
     })
 }
 
+/// Where an attribute is that is changed, or will be; the number of its new pieces, and the keys of the old ones.
+struct Places {
+    key: Option<Key>,
+    number: u64,
+    old: Vec<Key>,
+}
+
 impl Volume {
     /// The value of an extended attribute.
     pub fn getxattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>> {
@@ -114,8 +121,11 @@ impl Volume {
 
     /// The value of an attribute as it is stored; the caller holds the inode's state.
     pub(crate) fn xattr_value(&self, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        let view = self.dataset.view()?;
-        let Ok(slot) = find(&view, &self.dataset.name_key(), id, name)? else { return Ok(None) };
+        self.dataset.look(|view| self.xattr_in(view, id, name))
+    }
+
+    fn xattr_in(&self, view: &View<'_>, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let Ok(slot) = find(view, &self.dataset.name_key(), id, name)? else { return Ok(None) };
         match Xattr::decode(&slot.value)?.value {
             XattrValue::Inline(value) => Ok(Some(value.to_vec())),
             XattrValue::Pieces { number, len } => {
@@ -224,6 +234,20 @@ impl Volume {
         self.set_in(op, &mut state, change, origin)
     }
 
+    fn places_of(&self, tree: &impl Look, change: &SetXattr) -> Result<Places> {
+        let id = change.inode;
+        let slot = find(tree, &self.dataset.name_key(), id, &change.name)?;
+        let number = next_number(tree, id)?;
+        let key = match (&slot, &change.value) {
+            (Ok(slot), _) => Some(slot.key),
+            (Err(free), Some(_)) => Some(free.ok_or(FsError::NoSpace)?),
+            (Err(_), None) if change.perm.is_some() => None,
+            (Err(_), None) => return Err(FsError::NoAttr),
+        };
+        let old = slot.as_ref().map_or(Ok(Vec::new()), |slot| pieces_of(id, &slot.value))?;
+        Ok(Places { key, number, old })
+    }
+
     /// Sets or removes an attribute, and with an access list the permissions.
     pub(crate) fn set_in(
         &self,
@@ -232,22 +256,20 @@ impl Volume {
         change: SetXattr,
         origin: Origin,
     ) -> Result<()> {
-        self.dataset.update(op, |tree| {
-            let (id, name) = (change.inode, change.name.as_slice());
-            let slot = find(tree, &self.dataset.name_key(), id, name)?;
-            let number = next_number(tree, id)?;
-            let key = match (&slot, &change.value) {
-                (Ok(slot), _) => Some(slot.key),
-                (Err(free), Some(_)) => Some(free.ok_or(FsError::NoSpace)?),
-                (Err(_), None) if change.perm.is_some() => None,
-                (Err(_), None) => return Err(FsError::NoAttr),
-            };
-            let old = slot.as_ref().map_or(Ok(Vec::new()), |slot| pieces_of(id, &slot.value))?;
-            // Unreadable nodes are noticed before anything is changed.
-            let new = piece_keys(id, number, change.value.as_ref().map_or(0, Vec::len));
-            for key in [inode_key(id)].into_iter().chain(key).chain(old.iter().copied()).chain(new) {
+        let reads = |tree: &Ahead<'_>| {
+            let Places { key, number, old } = self.places_of(tree, &change)?;
+            let new = piece_keys(change.inode, number, change.value.as_ref().map_or(0, Vec::len));
+            for key in [inode_key(change.inode)].into_iter().chain(key).chain(new) {
                 tree.reach(&key)?;
             }
+            let mut removed = old;
+            removed.extend(key);
+            removed.sort_unstable();
+            Ok(tree.reach_removal(&removed)?)
+        };
+        self.dataset.update_after(op, reads, |tree| {
+            let (id, name) = (change.inode, change.name.as_slice());
+            let Places { key, number, old } = self.places_of(tree, &change)?;
             for piece in &old {
                 tree.remove(piece)?;
             }
@@ -274,7 +296,7 @@ impl Volume {
             });
             tree.insert(inode_key(id), &state.tree.encode())?;
             if origin == Origin::Live {
-                tree.log(LogOp::SetXattr(change).encode());
+                tree.log(LogOp::SetXattr(change.clone()).encode());
             }
             Ok(())
         })

@@ -61,6 +61,17 @@ impl Key {
         }
         self.object.checked_add(1).map(|object| Key::new(object, 0, 0))
     }
+
+    /// The greatest smaller key.
+    pub fn predecessor(self) -> Option<Key> {
+        if let Some(offset) = self.offset.checked_sub(1) {
+            return Some(Key { offset, ..self });
+        }
+        if let Some(kind) = self.kind.checked_sub(1) {
+            return Some(Key::new(self.object, kind, u64::MAX));
+        }
+        self.object.checked_sub(1).map(|object| Key::new(object, u8::MAX, u64::MAX))
+    }
 }
 
 impl Field for Key {

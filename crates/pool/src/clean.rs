@@ -407,9 +407,10 @@ impl Pool {
             return false;
         }
         self.let_go_of_freed();
+        let behind = self.shared.store.behind.oldest();
         let mut core = self.shared.store.core.lock();
         let before = core.held_segments();
-        core.reap_segments(&self.shared.store.readable, self.shared.store.durable_commit());
+        core.reap_segments(&self.shared.store.readable, self.shared.store.durable_commit(), behind);
         core.held_segments() < before
     }
 

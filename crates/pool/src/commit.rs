@@ -450,6 +450,7 @@ impl Pool {
             if !state.changed && !state.tree.is_dirty() {
                 continue;
             }
+            self.shared.store.behind.end_era(&mut state.era, self.shared.store.open_commit());
             if state.tree.is_dirty() {
                 let mut sink = NodeBlocks {
                     store: &self.shared.store,
@@ -603,8 +604,9 @@ impl Pool {
         self.shared.store.durable.store(commit.get(), Ordering::Release);
         self.shared.intent.committed(*applied);
         self.let_go_of_freed();
+        let behind = self.shared.store.behind.oldest();
         let mut core = self.shared.store.core.lock();
-        core.reap_segments(&self.shared.store.readable, commit);
+        core.reap_segments(&self.shared.store.readable, commit, behind);
         Ok(())
     }
 

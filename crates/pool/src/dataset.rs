@@ -13,8 +13,9 @@ use larder_format::{BlockId, BlockPtr, CommitId, DatasetId, InodeId, Timestamp};
 use larder_mutants::{Mutant, mutated, point};
 use larder_sorted::tree::{LostNode, Met, Tree};
 use larder_store::codec::Codec;
-use larder_store::{Class, DatasetNodes, Dedup, Event, PoolError, Result};
-use larder_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use larder_store::{Class, Dedup, Event, KeptNodes, LookNodes, PoolError, Result};
+use larder_sync::{RwLock, RwLockWriteGuard, brief};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow, Deref, DerefMut, RangeBounds, RangeInclusive};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -90,6 +91,8 @@ pub struct Usage {
 
 pub(crate) struct State {
     pub tree: Tree,
+    /// Looks that hold it see the tree as some change since the last commit has it.
+    pub era: Arc<()>,
     pub record: DatasetRecord,
     /// Changed since it was last written to the tables.
     pub changed: bool,
@@ -141,13 +144,14 @@ impl Dataset {
             birth: record.birth,
             names: RwLock::new(NameKey::new(&record.name_salt)),
             shared,
-            state: RwLock::new(State {
+            state: brief(RwLock::new(State {
                 tree: record.root.map_or_else(Tree::empty, Tree::open),
+                era: Arc::default(),
                 was_protected_below: record.protected_below,
                 remains_below: BlockId::new(0),
                 record,
                 changed: false,
-            }),
+            })),
             own: RwLock::new(own),
             settings: RwLock::new(settings),
             stuck: AtomicBool::new(false),
@@ -303,14 +307,32 @@ impl Dataset {
         self.shared.upgrade().ok_or_else(|| PoolError::Suspended("the pool was exported".into()))
     }
 
-    /// Looks into the tree; changes wait meanwhile.
+    /// Looks into the tree as it is now. Nobody waits for it: changes that are made meanwhile are not seen.
     ///
     /// # Errors
     /// When the pool is not imported any more.
     pub fn view(&self) -> Result<View<'_>> {
-        let (shared, state) = (self.shared()?, self.state.read());
+        let shared = self.shared()?;
+        let (tree, era) = {
+            let state = self.state.read();
+            (state.tree.frozen(), Arc::clone(&state.era))
+        };
         self.check_whole()?;
-        Ok(View { shared, state, owner: self.owner() })
+        Ok(View { shared, dataset: self, tree, era, was_outrun: Cell::new(false) })
+    }
+
+    /// Looks into the tree, and again where commits outran that: what was needed is gone.
+    ///
+    /// # Errors
+    /// Those of `look`, and when the pool is not imported any more.
+    pub fn look<T, E: From<PoolError>>(&self, look: impl Fn(&View<'_>) -> Result<T, E>) -> Result<T, E> {
+        loop {
+            let view = self.view()?;
+            match look(&view) {
+                Err(_) if view.was_outrun.get() => {}
+                found => return found,
+            }
+        }
     }
 
     /// Holds the dataset's lock for a change; one that panics leaves it torn, and nobody is shown it any more.
@@ -327,23 +349,54 @@ impl Dataset {
         Ok(())
     }
 
-    /// Changes the tree; nobody looks into it meanwhile. An error after the first change suspends the
-    /// pool, since half an operation must not be committed: read everything that can fail first.
+    /// As [`Dataset::update_after`], of what reads nothing that is not in memory for certain.
     ///
     /// # Errors
-    /// The error of `change`; [`PoolError::ReadOnly`] for a snapshot.
+    /// As [`Dataset::update_after`].
     pub fn update<T, E: From<PoolError>>(
         &self,
         op: &Op<'_>,
         change: impl FnOnce(&mut Update<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
+        self.update_after(op, |_| Ok(()), change)
+    }
+
+    /// Changes the tree, alone. `reads` reaches all nodes that the change needs, so that none of them is read with the
+    /// dataset's lock held: where one is not in memory it is called again with the lock let go, and what it finds is
+    /// kept, and then once more, for the tree may be another by then. No commit comes between, so that each time fewer
+    /// are left. It may be called often, and nothing may come of it but the error of what cannot be read.
+    ///
+    /// An error after the first change suspends the pool, since half an operation must not be committed.
+    ///
+    /// # Errors
+    /// The error of `reads` or `change`; [`PoolError::ReadOnly`] for a snapshot.
+    pub fn update_after<T, E: From<PoolError>>(
+        &self,
+        op: &Op<'_>,
+        reads: impl Fn(&Ahead<'_>) -> Result<(), E>,
+        change: impl FnOnce(&mut Update<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
         if self.is_snapshot() {
             return Err(PoolError::ReadOnly.into());
         }
-        let mut state = self.change();
-        self.check_whole()?;
+        let kept = KeptNodes::default();
+        let ahead = |tree: &Tree, nodes| reads(&Ahead { shared: op.shared(), dataset: self.id, tree, nodes });
+        let store = &op.shared().store;
+        let mut state = loop {
+            let state = self.change();
+            self.check_whole()?;
+            let found = ahead(&state.tree, LookNodes::AtHand(store, &kept));
+            if !kept.take_lacks() {
+                found?;
+                break state;
+            }
+            let tree = state.tree.frozen();
+            drop(state);
+            ahead(&tree, LookNodes::Keep(store, &kept))?;
+        };
         let (before, dirty) = (state.record.own(), state.tree.dirty_bytes());
-        let mut update = Update { shared: op.shared(), dataset: self.id, state: &mut state, touched: false };
+        let mut update =
+            Update { shared: op.shared(), dataset: self.id, state: &mut state, kept: &kept, touched: false };
         let result = change(&mut update);
         let (touched, after) = (update.touched, state.record.own());
         op.shared().accounts.post(self.id, after.wrapping_sub(before) as i64);
@@ -397,11 +450,34 @@ impl Drop for Changing<'_> {
     }
 }
 
-/// A look into a dataset's tree.
+/// A look into a dataset's tree, as it was when the look began.
 pub struct View<'a> {
     shared: Arc<Shared>,
-    state: RwLockReadGuard<'a, State>,
-    owner: (DatasetId, BlockId),
+    dataset: &'a Dataset,
+    tree: Tree,
+    era: Arc<()>,
+    /// What could not be read may have been dropped since.
+    was_outrun: Cell<bool>,
+}
+
+impl View<'_> {
+    /// Whether something could not be read that commits may have freed since the look began: look again.
+    pub fn was_outrun(&self) -> bool {
+        self.was_outrun.get()
+    }
+
+    /// Whether a commit has left it behind: nodes that were moved and then dropped may be gone.
+    fn is_behind(&self) -> bool {
+        !Arc::ptr_eq(&self.era, &self.dataset.state.read().era)
+    }
+}
+
+/// What a change of a tree needs, before it is made.
+pub struct Ahead<'a> {
+    shared: &'a Shared,
+    dataset: DatasetId,
+    tree: &'a Tree,
+    nodes: LookNodes<'a>,
 }
 
 /// Reading, alike for views and updates.
@@ -412,31 +488,76 @@ pub trait Look {
     /// Whose tree it is: a dataset, and a snapshot's highest id or [`HEAD`].
     #[doc(hidden)]
     fn owner(&self) -> (DatasetId, BlockId);
+    /// Where the tree's nodes come from.
+    #[doc(hidden)]
+    fn nodes(&self) -> LookNodes<'_> {
+        LookNodes::Read(&self.parts().0.store)
+    }
 
     /// Tells the ledger of a node on the way from `key` that cannot be read.
     #[doc(hidden)]
     fn tell(&self, key: &Key, error: &PoolError) {
         let (shared, tree) = self.parts();
-        shared.damage.note_lost_node(self.owner(), tree, key, error);
+        shared.damage.note_lost_node(self.owner(), (tree, &self.nodes()), key, error);
+    }
+
+    /// Brings the leaves of ascending keys into memory, all at once, where they have to be read. What cannot be is
+    /// left to who needs it.
+    fn bring(&self, keys: &[Key]) {
+        let nodes = self.nodes();
+        if nodes.reads()
+            && let Ok(leaves) = self.parts().1.leaves_of(&nodes, keys.iter().copied(), false)
+        {
+            nodes.bring(&leaves);
+        }
     }
 
     /// The value under `key`.
     fn get(&self, key: &Key) -> Result<Option<Vec<u8>>> {
-        let (shared, tree) = self.parts();
-        tree.get(&DatasetNodes(&shared.store), key).inspect_err(|error| self.tell(key, error))
+        let (_, tree) = self.parts();
+        tree.get(&self.nodes(), key).inspect_err(|error| self.tell(key, error))
     }
 
     /// Reads the nodes on the way to `key`, so that what cannot be read is noticed.
     fn reach(&self, key: &Key) -> Result<()> {
-        let (shared, tree) = self.parts();
-        let found = tree.get_with(&DatasetNodes(&shared.store), key, |_| ());
+        let (_, tree) = self.parts();
+        let found = tree.get_with(&self.nodes(), key, |_| ());
         found.map(drop).inspect_err(|error| self.tell(key, error))
+    }
+
+    /// As [`Look::reach`], of ascending keys that are to be taken out: see [`Tree::reach_removal`].
+    fn reach_removal(&self, keys: &[Key]) -> Result<()> {
+        let (_, tree) = self.parts();
+        let reached = tree.reach_removal(&self.nodes(), keys.iter().copied());
+        reached.or_else(|_| keys.iter().try_for_each(|key| self.reach(key)))
+    }
+
+    /// The first node that cannot be read, if all that it can hold lies from `from` up to `to`, which is not among it;
+    /// also reaches what its removal needs.
+    fn reach_lost(&self, from: &Key, to: &Key) -> Option<LostNode> {
+        let (_, tree) = self.parts();
+        let (mut lost, mut at) = (None, *from);
+        while lost.is_none() && at < *to {
+            at = tree.survey(&self.nodes(), at, 1, |met| {
+                if let Met::Lost(node) = met {
+                    lost = Some(node);
+                }
+            })?;
+        }
+        let within = |node: &LostNode| {
+            node.low.is_some_and(|low| low >= *from) && node.high.is_some_and(|high| high <= *to)
+        };
+        let lost = lost.filter(within)?;
+        for beside in [lost.low.and_then(Key::predecessor), lost.high].into_iter().flatten() {
+            let _ = tree.get_with(&self.nodes(), &beside, |_| ());
+        }
+        Some(lost)
     }
 
     /// The entry with the greatest key that is not greater than `key`.
     fn last_before(&self, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
-        let (shared, tree) = self.parts();
-        tree.last_before(&DatasetNodes(&shared.store), key).inspect_err(|error| self.tell(key, error))
+        let (_, tree) = self.parts();
+        tree.last_before(&self.nodes(), key).inspect_err(|error| self.tell(key, error))
     }
 
     /// Shows entries from `from` on in ascending order until `visit` breaks.
@@ -450,12 +571,12 @@ pub trait Look {
         range: (Bound<Key>, Bound<Key>),
         visit: &mut dyn FnMut(&Key, &[u8]) -> ControlFlow<()>,
     ) -> Result<()> {
-        let (shared, tree) = self.parts();
+        let (_, tree) = self.parts();
         let mut last = match range.0 {
             Bound::Included(from) | Bound::Excluded(from) => from,
             Bound::Unbounded => Key::MIN,
         };
-        let scanned = tree.scan(&DatasetNodes(&shared.store), range, |key, value| {
+        let scanned = tree.scan(&self.nodes(), range, |key, value| {
             last = *key;
             visit(key, value)
         });
@@ -473,14 +594,16 @@ pub trait Look {
         let (mut lost, mut over) = (false, false);
         let mut at = Some(*range.start());
         while let Some(from) = at.filter(|from| !over && range.contains(from)) {
-            at = tree.survey(&DatasetNodes(&shared.store), from, 1, |met| match met {
+            at = tree.survey(&self.nodes(), from, 1, |met| match met {
                 Met::Leaf(leaf) => {
                     let mut within = leaf.iter().filter(|(key, _)| range.contains(key));
                     over = within.any(|(key, value)| visit(key, value).is_break());
                 }
                 Met::Lost(node) => {
                     lost = true;
-                    shared.damage.note_lost_part(self.owner(), &node);
+                    if !self.nodes().lacks() {
+                        shared.damage.note_lost_part(self.owner(), &node);
+                    }
                 }
             });
         }
@@ -490,10 +613,29 @@ pub trait Look {
 
 impl Look for View<'_> {
     fn parts(&self) -> (&Shared, &Tree) {
-        (&self.shared, &self.state.tree)
+        (&self.shared, &self.tree)
     }
     fn owner(&self) -> (DatasetId, BlockId) {
-        self.owner
+        self.dataset.owner()
+    }
+    fn tell(&self, key: &Key, error: &PoolError) {
+        if error.is_loss() && self.is_behind() {
+            self.was_outrun.set(true);
+        } else {
+            self.shared.damage.note_lost_node(self.owner(), (&self.tree, &self.nodes()), key, error);
+        }
+    }
+}
+
+impl Look for Ahead<'_> {
+    fn parts(&self) -> (&Shared, &Tree) {
+        (self.shared, self.tree)
+    }
+    fn owner(&self) -> (DatasetId, BlockId) {
+        (self.dataset, HEAD)
+    }
+    fn nodes(&self) -> LookNodes<'_> {
+        self.nodes
     }
 }
 
@@ -504,6 +646,9 @@ impl Look for Update<'_> {
     fn owner(&self) -> (DatasetId, BlockId) {
         (self.dataset, HEAD)
     }
+    fn nodes(&self) -> LookNodes<'_> {
+        LookNodes::Change(&self.shared.store, self.kept)
+    }
 }
 
 /// A change of a dataset's tree under way.
@@ -511,13 +656,14 @@ pub struct Update<'a> {
     shared: &'a Shared,
     dataset: DatasetId,
     state: &'a mut State,
+    kept: &'a KeptNodes,
     touched: bool,
 }
 
 impl Update<'_> {
     /// Puts a value of at most 4,096 bytes under `key`.
     pub fn insert(&mut self, key: Key, value: &[u8]) -> Result<()> {
-        self.state.tree.insert(&DatasetNodes(&self.shared.store), key, value)?;
+        self.state.tree.insert(&LookNodes::Change(&self.shared.store, self.kept), key, value)?;
         self.touch();
         Ok(())
     }
@@ -530,7 +676,7 @@ impl Update<'_> {
 
     /// Takes the value under `key` out; false when there was none.
     pub fn remove(&mut self, key: &Key) -> Result<bool> {
-        let old = self.state.tree.remove(&DatasetNodes(&self.shared.store), key)?;
+        let old = self.state.tree.remove(&LookNodes::Change(&self.shared.store, self.kept), key)?;
         self.touch();
         Ok(old.is_some())
     }
@@ -544,11 +690,11 @@ impl Update<'_> {
         mut removed: impl FnMut(&Key, &[u8]),
     ) -> Result<usize> {
         let touched = &mut self.touched;
-        let taken =
-            self.state.tree.remove_range(&DatasetNodes(&self.shared.store), range, limit, |key, value| {
-                *touched = true;
-                removed(key, value);
-            })?;
+        let nodes = LookNodes::Change(&self.shared.store, self.kept);
+        let taken = self.state.tree.remove_range(&nodes, range, limit, |key, value| {
+            *touched = true;
+            removed(key, value);
+        })?;
         self.state.changed |= taken > 0;
         Ok(taken)
     }
@@ -557,23 +703,9 @@ impl Update<'_> {
     /// which is not among it; false when there is none, or it holds more. The blocks that were named there are left to
     /// GC, and still count as referenced: see [`Update::forget_lost`].
     pub fn excise_lost(&mut self, from: &Key, to: &Key) -> Result<bool> {
-        let nodes = DatasetNodes(&self.shared.store);
-        let (mut lost, mut at) = (None, *from);
-        while lost.is_none() && at < *to {
-            let next = self.state.tree.survey(&nodes, at, 1, |met| {
-                if let Met::Lost(node) = met {
-                    lost = Some(node);
-                }
-            });
-            let Some(next) = next else { break };
-            at = next;
-        }
-        let within = |node: &LostNode| {
-            node.low.is_some_and(|low| low >= *from) && node.high.is_some_and(|high| high <= *to)
-        };
-        let Some((node, low)) = lost.filter(within).and_then(|node| Some((node, node.low?))) else {
-            return Ok(false);
-        };
+        let lost = self.reach_lost(from, to);
+        let Some((node, low)) = lost.and_then(|node| Some((node, node.low?))) else { return Ok(false) };
+        let nodes = LookNodes::Change(&self.shared.store, self.kept);
         if !self.state.tree.excise(&nodes, &low, node.ptr.id)? {
             return Ok(false);
         }

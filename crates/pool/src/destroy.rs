@@ -18,7 +18,7 @@
 
 use crate::bookmarks;
 use crate::clones::TRIES;
-use crate::dataset::{Dataset, Look, ROOT_DATASET, State};
+use crate::dataset::{Ahead, Dataset, Look, ROOT_DATASET, State};
 use crate::own::OwnProperties;
 use crate::pool::Pool;
 use crate::snapshots::Snapshot;
@@ -259,20 +259,16 @@ impl Pool {
     fn take_down(&self, dataset: &Dataset, max: usize) -> Result<usize> {
         // Leaves are read before the operation, on which a commit may wait; and what cannot be read must show
         // before anything has changed.
-        let mut entries = 0;
         if mutated(Mutant::TreeForgotten) {
             return Ok(0);
         }
-        dataset.view()?.scan(&Key::MIN, &mut |_, _| {
-            entries += 1;
-            if entries < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
-        if entries == 0 {
+        if dataset.look(|view| first_keys(view, max))?.is_empty() {
             return Ok(0);
         }
         self.make_changes_fit_unless_busy()?;
         let op = self.enter()?;
-        dataset.update(&op, |tree| {
+        let reads = |tree: &Ahead<'_>| tree.reach_removal(&first_keys(tree, max)?);
+        dataset.update_after(&op, reads, |tree| {
             let mut dead = Vec::new();
             let taken = tree.remove_range(.., max, |key, value| {
                 if key.kind == EXTENT
@@ -304,7 +300,8 @@ impl Pool {
                 }
             }
         };
-        let outcome = self.last_nodes(&dataset).and_then(|dead| {
+        let mut dataset = dataset;
+        let outcome = self.last_nodes(&mut dataset).and_then(|dead| {
             let key = Table::dataset_key(id);
             let before = self.tables.lock().remove(&TableNodes(&self.shared.store), &key)?;
             self.note_row(&key, before.as_deref(), None);
@@ -319,8 +316,8 @@ impl Pool {
     }
 
     /// The committed nodes of an empty tree: an empty leaf, and what it has stopped reaching.
-    fn last_nodes(&self, dataset: &Dataset) -> Result<Vec<BlockPtr>> {
-        let mut state = dataset.state.write();
+    fn last_nodes(&self, dataset: &mut Dataset) -> Result<Vec<BlockPtr>> {
+        let state = dataset.state.get_mut();
         let mut dead = Vec::new();
         state.tree.for_each_node(
             &DatasetNodes(&self.shared.store),
@@ -368,4 +365,14 @@ impl Pool {
         self.shared.freeing.tell(sum);
         sum
     }
+}
+
+/// The first keys of a tree, `max` at most.
+fn first_keys(tree: &impl Look, max: usize) -> Result<Vec<Key>> {
+    let mut keys = Vec::new();
+    tree.scan(&Key::MIN, &mut |key, _| {
+        keys.push(*key);
+        if keys.len() < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    Ok(keys)
 }

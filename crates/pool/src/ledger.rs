@@ -27,7 +27,7 @@ use larder_format::tables::Table;
 use larder_format::{BlockId, DatasetId, Place, SegmentId};
 use larder_sorted::tree::{LostNode, Tree};
 use larder_store::segments::Listed;
-use larder_store::{Class, DatasetNodes, Event, PoolError, Store, TableNodes};
+use larder_store::{Class, Event, LookNodes, PoolError, Store, TableNodes};
 use larder_sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -205,16 +205,21 @@ impl Damage {
     }
 
     /// A tree could not be gone through from `key` on: `error` says why. Under the tree's lock.
-    pub fn note_lost_node(&self, of: (DatasetId, BlockId), tree: &Tree, key: &Key, error: &PoolError) {
+    pub fn note_lost_node(
+        &self,
+        of: (DatasetId, BlockId),
+        (tree, nodes): (&Tree, &LookNodes<'_>),
+        key: &Key,
+        error: &PoolError,
+    ) {
         let PoolError::Unreadable { id, .. } = error else {
             if matches!(error, PoolError::Corrupt(_)) {
                 self.ledger.lock().wanted.trees.insert(of);
             }
             return;
         };
-        let nodes = DatasetNodes(&self.store);
-        let on_way = |key: &Key| tree.on_way(&nodes, key, |ptr| ptr.id == *id);
-        let next = || tree.leaf_end(&nodes, key).and_then(|next| on_way(&next));
+        let on_way = |key: &Key| tree.on_way(nodes, key, |ptr| ptr.id == *id);
+        let next = || tree.leaf_end(nodes, key).and_then(|next| on_way(&next));
         // A known loss has been walked for.
         if on_way(key).or_else(next).is_none_or(|lost| self.note(node(of, &lost))) {
             self.ledger.lock().wanted.trees.insert(of);

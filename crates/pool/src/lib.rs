@@ -76,7 +76,7 @@ pub use changes::{Changes, ChangesSince};
 pub use clean::Writes;
 pub use copies::Healed;
 pub use create::{GroupSpec, PoolSpec};
-pub use dataset::{Atime, Chunking, Dataset, Look, ROOT_DATASET, Settings, Update, Usage, View};
+pub use dataset::{Ahead, Atime, Chunking, Dataset, Look, ROOT_DATASET, Settings, Update, Usage, View};
 pub use dedup::{RebuildProgress, TreeOf, TreeRecords, index_limits};
 pub use duplicates::DedupFigures;
 pub use fence::FenceCheck;

@@ -57,6 +57,10 @@ pub trait NodeStore {
     type Error: From<Corrupt>;
     /// The decoded node that `ptr` names.
     fn load(&self, ptr: BlockPtr) -> Result<Arc<Node>, Self::Error>;
+    /// The same for housekeeping that can be left undone: who would rather not wait for a device gives none.
+    fn load_beside(&self, ptr: BlockPtr) -> Option<Arc<Node>> {
+        self.load(ptr).ok()
+    }
     /// Several of them, in this order, if there is a faster way than one after another.
     fn load_all(&self, ptrs: &[BlockPtr]) -> Vec<Result<Arc<Node>, Self::Error>> {
         ptrs.iter().map(|ptr| self.load(*ptr)).collect()
@@ -91,20 +95,20 @@ struct Pending {
     blurred: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Child {
     Clean(BlockPtr),
-    Dirty(Box<Dirty>),
+    Dirty(Arc<Dirty>),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Dirty {
     Leaf(Leaf),
     Inner(DirtyInner),
 }
 
 /// An inner node some of whose children may be dirty.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct DirtyInner {
     level: u8,
     keys: Vec<Key>,
@@ -121,12 +125,17 @@ impl Tree {
     /// A tree of nothing, not yet committed.
     pub fn empty() -> Self {
         let pending = Pending { dirty_bytes: NodeHead::SIZE, ..Pending::default() };
-        Self { root: Child::Dirty(Box::default()), committed: None, pending }
+        Self { root: Child::Dirty(Arc::default()), committed: None, pending }
     }
 
     /// The tree whose committed root is `root`. Nothing is read yet.
     pub fn open(root: BlockPtr) -> Self {
         Self { root: Child::Clean(root), committed: Some(root), pending: Pending::default() }
+    }
+
+    /// The tree as it is now, whatever becomes of it: nodes that a change meets in both are copied first.
+    pub fn frozen(&self) -> Self {
+        Self { root: self.root.clone(), committed: self.committed, pending: Pending::default() }
     }
 
     /// The root as opened or last flushed; `None` if the tree was never committed.
@@ -532,16 +541,16 @@ fn flush<S: NodeSink + ?Sized>(
 ) -> Result<BlockPtr, S::Error> {
     let dirty = match child {
         Child::Clean(ptr) => return Ok(*ptr),
-        Child::Dirty(dirty) => dirty,
+        Child::Dirty(dirty) => Arc::make_mut(dirty),
     };
-    if let Dirty::Inner(inner) = &mut **dirty {
+    if let Dirty::Inner(inner) = &mut *dirty {
         for child in &mut inner.children {
             flush(child, sink, pending)?;
         }
     }
     let len = dirty.encoded_len();
     debug_assert!(len <= NODE_MAX);
-    let node = Arc::new(std::mem::take(&mut **dirty).into_node());
+    let node = Arc::new(std::mem::take(dirty).into_node());
     point("a node is about to be stored");
     match sink.write(&node) {
         Ok(ptr) => {
@@ -550,7 +559,7 @@ fn flush<S: NodeSink + ?Sized>(
             Ok(ptr)
         }
         Err(error) => {
-            **dirty = Dirty::from_node(Arc::unwrap_or_clone(node));
+            *dirty = Dirty::from_node(Arc::unwrap_or_clone(node));
             Err(error)
         }
     }

@@ -248,9 +248,12 @@ impl Core {
         }
     }
 
-    /// Gives back the slots of segments freed two commits before `durable` that nobody reads.
-    pub fn reap_segments(&mut self, readable: &Readable, durable: CommitId) {
-        let ripe = |entry: &&SegmentEntry| entry.freed.get() + 2 <= durable.get();
+    /// Gives back the slots of segments freed two commits before `durable` that nobody reads, nor may come to: those
+    /// freed before the commit that left a look `behind`.
+    pub fn reap_segments(&mut self, readable: &Readable, durable: CommitId, behind: Option<CommitId>) {
+        let ripe = |entry: &&SegmentEntry| {
+            entry.freed.get() + 2 <= durable.get() && behind.is_none_or(|behind| entry.freed < behind)
+        };
         let ripe = self.entries.listed(Listed::Freed).filter(ripe).map(|entry| entry.segment.id);
         for id in ripe.collect::<Vec<_>>() {
             readable.remove(id);

@@ -54,6 +54,9 @@ pub enum PoolError {
     /// The pool or dataset may not be written.
     #[error("read-only")]
     ReadOnly,
+    /// It would have to be read from a device, which must not be waited for now: for the caller to do first.
+    #[error("not in memory")]
+    NotAtHand,
     /// In use; the text says by what.
     #[error("{0}")]
     Busy(String),

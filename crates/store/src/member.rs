@@ -464,12 +464,14 @@ impl Member {
         }
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+        larder_sync::waits();
         let request = Request::Read { offset, len: ByteLen::new(len as u64) };
         self.submit(RequestKind::Read, request)
     }
 
     /// Reads what a member has, also if it missed something; `None` when it is not there.
     pub fn read_anyway(&self, offset: DeviceOffset, len: usize) -> Option<Outcome> {
+        larder_sync::waits();
         let request = Request::Read { offset, len: ByteLen::new(len as u64) };
         self.submit(RequestKind::Read, request).map(|pending| self.wait(pending))
     }
@@ -520,6 +522,7 @@ impl Member {
         }
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+        larder_sync::waits();
         let request = Request::Read { offset, len: ByteLen::new(len as u64) };
         self.perform(RequestKind::Read, request, limit)
     }

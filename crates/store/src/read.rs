@@ -11,12 +11,13 @@ use bytes::Bytes;
 use larder_cache::Kind;
 use larder_device::{ALIGN, DeviceError, Outcome, Pending};
 use larder_format::block::{self, BlockKind, CheckedHeader};
-use larder_format::node::Node;
+use larder_format::node::{NODE_MAX, Node};
 use larder_format::segment::SegmentRecord;
 use larder_format::{BlockId, BlockPtr, Corrupt, DeviceIndex, DeviceOffset, Place, Reason};
 use larder_mutants::{Mutant, mutated};
 use larder_sorted::tree::NodeStore;
 use larder_sync::Mutex;
+use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -572,6 +573,100 @@ impl NodeStore for DatasetNodes<'_> {
     type Error = PoolError;
     fn load(&self, ptr: BlockPtr) -> Result<Arc<Node>> {
         self.0.load_node(ptr, BlockKind::Node)
+    }
+}
+
+/// Nodes that a change of a tree needs, read before the tree is held, and kept for it whatever the cache does.
+#[derive(Default)]
+pub struct KeptNodes {
+    /// Those that could not be read, too.
+    nodes: RefCell<HashMap<BlockId, Result<Arc<Node>>>>,
+    /// Some are neither here nor in the cache.
+    lacks: Cell<bool>,
+}
+
+impl KeptNodes {
+    /// Whether, since it was asked last, one was asked for that is not in memory.
+    pub fn take_lacks(&self) -> bool {
+        self.lacks.take()
+    }
+
+    fn kept(&self, ptr: BlockPtr) -> Option<Result<Arc<Node>>> {
+        let nodes = self.nodes.borrow();
+        if nodes.is_empty() { None } else { nodes.get(&ptr.id).cloned() }
+    }
+}
+
+/// Nodes of a dataset's tree, for whoever looks into it.
+#[derive(Clone, Copy)]
+pub enum LookNodes<'a> {
+    /// They are read from the devices where the cache lacks them.
+    Read(&'a Store),
+    /// The same, and they are kept.
+    Keep(&'a Store, &'a KeptNodes),
+    /// In memory: the tree is held. What is not there is no answer.
+    AtHand(&'a Store, &'a KeptNodes),
+    /// The tree is being changed: all that was asked for before is in memory, and half a change is worse than a wait.
+    Change(&'a Store, &'a KeptNodes),
+}
+
+impl LookNodes<'_> {
+    /// Whether they are read where they are not in memory, with nobody waiting.
+    pub fn reads(&self) -> bool {
+        matches!(self, Self::Read(_) | Self::Keep(..))
+    }
+
+    /// Whether some were asked for that are not in memory: what was found is not what is there.
+    pub fn lacks(&self) -> bool {
+        matches!(self, Self::AtHand(_, kept) if kept.lacks.get())
+    }
+
+    /// Reads those that are not in memory, all at once, as far as the cache can be expected to keep them; what fails is
+    /// left to who needs it.
+    pub fn bring(&self, ptrs: &[BlockPtr]) {
+        let (Self::Read(store) | Self::Keep(store, _)) = self else { return };
+        let most = store.cache.stats().node_limit / 4 / NODE_MAX as u64;
+        let missing = ptrs.iter().copied().filter(|ptr| store.cache.lacks_node(ptr.id));
+        let missing: Vec<_> = missing.take(most as usize).collect();
+        if missing.len() < 2 {
+            return;
+        }
+        let fetched = store.fetch_nodes(missing.into_iter(), BlockKind::Node);
+        if let Self::Keep(_, kept) = self {
+            kept.nodes.borrow_mut().extend(fetched.into_iter().map(|(id, node)| (id, Ok(node))));
+        }
+    }
+}
+
+impl NodeStore for LookNodes<'_> {
+    type Error = PoolError;
+    fn load(&self, ptr: BlockPtr) -> Result<Arc<Node>> {
+        let (store, kept) = match *self {
+            Self::Read(store) => return store.load_node(ptr, BlockKind::Node),
+            Self::Keep(store, kept) | Self::AtHand(store, kept) | Self::Change(store, kept) => (store, kept),
+        };
+        if let Some(found) = kept.kept(ptr) {
+            return found;
+        }
+        if matches!(self, Self::AtHand(..)) {
+            return store.cache.node(ptr.id).ok_or_else(|| {
+                kept.lacks.set(true);
+                PoolError::NotAtHand
+            });
+        }
+        let found = store.load_node(ptr, BlockKind::Node);
+        if matches!(self, Self::Keep(..)) {
+            kept.nodes.borrow_mut().insert(ptr.id, found.clone());
+        }
+        found
+    }
+    fn load_beside(&self, ptr: BlockPtr) -> Option<Arc<Node>> {
+        match self {
+            Self::Read(_) | Self::Keep(..) => self.load(ptr).ok(),
+            Self::AtHand(store, kept) | Self::Change(store, kept) => {
+                kept.kept(ptr).and_then(Result::ok).or_else(|| store.cache.peek_node(ptr.id))
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The store: what knows where blocks lie, and the devices that they lie on.
 
 use crate::bad_slot_table::BadSlots;
+use crate::behind::Behind;
 use crate::cache::{Cache, CacheStats};
 use crate::core::Core;
 use crate::dirty::Dirty;
@@ -82,6 +83,8 @@ pub struct Store {
     pub members: Members,
     /// Segments that can be read.
     pub readable: Readable,
+    /// Looks into trees of before.
+    pub behind: Behind,
     /// Recently read and written blocks.
     pub cache: Cache,
     /// From ids to places.
@@ -177,6 +180,7 @@ impl Store {
             read_only: parts.read_only,
             members: parts.members,
             readable: Readable::default(),
+            behind: Behind::default(),
             cache: Cache::new(DEFAULT_MEMORY, DEFAULT_METADATA_PERCENT),
             map: Mutex::new(BlockMap::new()),
             in_flight: InFlightQueue::default(),

@@ -86,13 +86,14 @@ macro_rules! lock {
         $(#[$doc])*
         pub struct $name<T: ?Sized> {
             made: &'static Location<'static>,
+            brief: bool,
             lock: parking_lot::$name<T>,
         }
         impl<T> $name<T> {
             /// A lock around `value`.
             #[track_caller]
             pub const fn new(value: T) -> Self {
-                Self { made: Location::caller(), lock: parking_lot::$name::new(value) }
+                Self { made: Location::caller(), brief: false, lock: parking_lot::$name::new(value) }
             }
             /// The guarded value.
             pub fn into_inner(self) -> T {
@@ -112,7 +113,7 @@ macro_rules! lock {
         }
         impl<T: ?Sized> $name<T> {
             fn kind(&self) -> order::Kind {
-                order::Kind { made: self.made, of: std::any::type_name::<Self>() }
+                order::Kind { made: self.made, of: std::any::type_name::<Self>(), brief: self.brief }
             }
             /// Whether anybody has it.
             pub fn is_locked(&self) -> bool {
@@ -170,6 +171,23 @@ lock!(
         write, try_write, Exclusive -> RwLockWriteGuard;
     }
 );
+/// Nobody may wait for a device with this lock: see [`waits`].
+pub fn brief<T>(mut lock: RwLock<T>) -> RwLock<T> {
+    lock.brief = true;
+    lock
+}
+/// The calling thread is about to wait for a device.
+///
+/// # Panics
+/// When it has a lock that is [`brief`], and is not [`patient`].
+pub fn waits() {
+    order::waits();
+}
+/// Does what waits for a device with a lock that is [`brief`]. `why` is for who reads it.
+pub fn patient<T>(_why: &'static str, work: impl FnOnce() -> T) -> T {
+    let _patience = order::Patience::new();
+    work()
+}
 impl<T: ?Sized> RwLock<T> {
     /// Whether somebody has it alone.
     pub fn is_locked_exclusive(&self) -> bool {

@@ -15,10 +15,27 @@ pub mod schedule;
 #[cfg(debug_assertions)]
 pub use controlled::{
     Condvar, Mutex, MutexGuard, ReentrantMutex, ReentrantMutexGuard, RwLock, RwLockReadGuard,
-    RwLockWriteGuard, WaitTimeoutResult,
+    RwLockWriteGuard, WaitTimeoutResult, brief, patient, waits,
 };
 #[cfg(not(debug_assertions))]
 pub use parking_lot::{
     Condvar, Mutex, MutexGuard, ReentrantMutex, ReentrantMutexGuard, RwLock, RwLockReadGuard,
     RwLockWriteGuard, WaitTimeoutResult,
 };
+
+#[cfg(not(debug_assertions))]
+mod unchecked {
+    /// Nobody may wait for a device with this lock; debug builds see to it.
+    pub fn brief<T>(lock: super::RwLock<T>) -> super::RwLock<T> {
+        lock
+    }
+    /// The calling thread is about to wait for a device.
+    #[inline(always)]
+    pub fn waits() {}
+    /// Does what waits for a device with a lock that is [`brief`].
+    pub fn patient<T>(_why: &'static str, work: impl FnOnce() -> T) -> T {
+        work()
+    }
+}
+#[cfg(not(debug_assertions))]
+pub use unchecked::{brief, patient, waits};

@@ -4,8 +4,10 @@
 //! has others says that theirs come before it; who says the opposite of what was said before, whichever thread said it
 //! and however long ago, panics, though this time nobody had to wait. So one run of a path is enough, not the run in
 //! which two threads meet. (As lockdep of the Linux kernel does it.) Of locks of one kind nothing is said.
+//!
+//! A thread that has a lock which is [`brief`](crate::brief) waits for no device.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -19,6 +21,8 @@ pub(crate) struct Kind {
     pub made: &'static Location<'static>,
     /// Their type; a derived `Default` makes several at one place.
     pub of: &'static str,
+    /// Nobody may wait for a device with one.
+    pub brief: bool,
 }
 
 impl Kind {
@@ -71,9 +75,40 @@ struct Held {
 }
 
 thread_local! {
+    static PATIENCE: Cell<u32> = const { Cell::new(0) };
     static HELD: RefCell<Held> = RefCell::default();
     /// Pairs that this thread has entered already, by their addresses.
     static SAID: RefCell<HashSet<(Address, Address), BuildHasherDefault<AddressHasher>>> = RefCell::default();
+}
+
+/// The calling thread may wait for a device, whatever it holds, while there is one of these.
+pub(crate) struct Patience;
+
+impl Patience {
+    pub fn new() -> Self {
+        PATIENCE.with(|count| count.set(count.get() + 1));
+        Self
+    }
+}
+
+impl Drop for Patience {
+    fn drop(&mut self) {
+        PATIENCE.with(|count| count.set(count.get() - 1));
+    }
+}
+
+/// The calling thread is about to wait for a device.
+///
+/// # Panics
+/// When it has a lock that is brief.
+pub(crate) fn waits() {
+    if std::thread::panicking() || PATIENCE.with(Cell::get) > 0 {
+        return;
+    }
+    let held = HELD.with_borrow(|held| held.kinds.iter().find(|(kind, ..)| kind.brief).copied());
+    if let Some((kind, _, taken)) = held {
+        panic!("a device is read with the lock of {kind}, taken at {taken}");
+    }
 }
 
 /// The calling thread is about to wait for a lock.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A node smaller than this looks for a neighbour to merge with (a leaf of one value of the greatest length
 /// is),
-const MERGE_BELOW: usize = NODE_MAX / 3;
+pub(super) const MERGE_BELOW: usize = NODE_MAX / 3;
 /// and does if both together are not larger than this.
 const MERGE_UP_TO: usize = NODE_MAX / 4 * 3;
 /// Bytes that a split at the end leaves in the left node at most: room for a few values to grow.
@@ -21,7 +21,7 @@ const APPENDED_FILL: usize = NODE_MAX / 16 * 15;
 type Path = std::vec::IntoIter<Arc<Node>>;
 
 /// The right half of a split node, and the separator in front of it.
-type Split = Option<(Key, Box<Dirty>)>;
+type Split = Option<(Key, Arc<Dirty>)>;
 
 /// Whether a removal left anything of a subtree.
 #[derive(PartialEq)]
@@ -55,12 +55,12 @@ impl Tree {
         let (old, split) = insert(&mut self.root, &mut path.into_iter(), &mut self.pending, key, value);
         point("a tree has changed and its root is to be split, if at all");
         if let Some((separator, right)) = split {
-            let left = std::mem::replace(&mut self.root, Child::Dirty(Box::default()));
+            let left = std::mem::replace(&mut self.root, Child::Dirty(Arc::default()));
             let Child::Dirty(node) = &left else { unreachable!("a node that was split is dirty") };
             let keys = vec![node.keys()[0], separator];
             let root = DirtyInner { level: top + 1, keys, children: vec![left, Child::Dirty(right)] };
             self.pending.dirty_bytes += root.encoded_len();
-            self.root = Child::Dirty(Box::new(Dirty::Inner(root)));
+            self.root = Child::Dirty(Arc::new(Dirty::Inner(root)));
         }
         Ok(old)
     }
@@ -107,7 +107,7 @@ impl Tree {
                 point("entries are about to leave a tree");
                 let remains = cut.run(store, &mut self.root, None, &mut path, &mut self.pending);
                 if remains == Remains::Nothing {
-                    self.root = Child::Dirty(Box::default());
+                    self.root = Child::Dirty(Arc::default());
                     self.pending.dirty_bytes += NodeHead::SIZE;
                 }
                 self.collapse(store);
@@ -161,7 +161,7 @@ impl Tree {
         drop(node);
         let remains = excise(&mut self.root, key, target, &mut path.into_iter(), &mut self.pending);
         if remains == Remains::Nothing {
-            self.root = Child::Dirty(Box::default());
+            self.root = Child::Dirty(Arc::default());
             self.pending.dirty_bytes += NodeHead::SIZE;
         }
         self.collapse(store);
@@ -172,13 +172,13 @@ impl Tree {
 
     /// While the root has a single child, that is the root. It is dirty then: it has all keys from now on, and had not.
     fn collapse<S: NodeStore + ?Sized>(&mut self, store: &S) {
-        while let Child::Dirty(root) = &mut self.root
-            && let Dirty::Inner(inner) = &mut **root
-            && inner.children.len() == 1
+        while let Child::Dirty(root) = &self.root
+            && let Dirty::Inner(inner) = &**root
+            && let [child] = inner.children.as_slice()
         {
             let fence = Fence::default().below(inner.level, &inner.keys, 0);
             self.pending.dirty_bytes -= inner.encoded_len();
-            self.root = inner.children.pop().expect("one child");
+            self.root = child.clone();
             if let Child::Clean(ptr) = self.root {
                 match load_checked(store, ptr, &fence) {
                     Ok(node) => drop(self.root.make_dirty(|| node, &mut self.pending)),
@@ -202,10 +202,10 @@ impl Child {
             let dirty = Dirty::from_node(Arc::unwrap_or_clone(load()));
             pending.dropped.push(ptr);
             pending.dirty_bytes += dirty.encoded_len();
-            *self = Child::Dirty(Box::new(dirty));
+            *self = Child::Dirty(Arc::new(dirty));
         }
         match self {
-            Child::Dirty(dirty) => dirty,
+            Child::Dirty(dirty) => Arc::make_mut(dirty),
             Child::Clean(_) => unreachable!("made dirty above"),
         }
     }
@@ -300,7 +300,7 @@ fn split_leaf(leaf: &mut Leaf, at: usize, pending: &mut Pending) -> Split {
     let right = leaf.split_off(cut);
     assert!(leaf.encoded_len() <= NODE_MAX && right.encoded_len() <= NODE_MAX && !leaf.is_empty());
     pending.dirty_bytes += NodeHead::SIZE;
-    Some((right.keys()[0], Box::new(Dirty::Leaf(right))))
+    Some((right.keys()[0], Arc::new(Dirty::Leaf(right))))
 }
 
 /// Whether entry `at` is the last one of its object and kind here, behind another one of them; or the last
@@ -322,7 +322,7 @@ fn split_inner(inner: &mut DirtyInner, at: usize, pending: &mut Pending) -> Spli
     let keys = inner.keys.split_off(cut);
     let children = inner.children.split_off(cut);
     pending.dirty_bytes += NodeHead::SIZE;
-    Some((keys[0], Box::new(Dirty::Inner(DirtyInner { level: inner.level, keys, children }))))
+    Some((keys[0], Arc::new(Dirty::Inner(DirtyInner { level: inner.level, keys, children }))))
 }
 
 /// The removal of `n` entries of one leaf, from the key `first` on.
@@ -386,7 +386,7 @@ impl Cut {
 /// what is next from now on. Where one cannot be loaded the tree is blurred.
 fn dirty_end<S: NodeStore + ?Sized>(store: &S, child: &mut Child, fence: Fence, pending: &mut Pending) {
     let dirty = match child {
-        Child::Dirty(dirty) => &mut **dirty,
+        Child::Dirty(dirty) => Arc::make_mut(dirty),
         Child::Clean(ptr) => match load_checked(store, *ptr, &fence) {
             Ok(node) => child.make_dirty(|| node, pending),
             Err(_) => {
@@ -403,8 +403,28 @@ fn dirty_end<S: NodeStore + ?Sized>(store: &S, child: &mut Child, fence: Fence, 
     }
 }
 
+/// Whether [`dirty_end`] would load all that it has to.
+fn has_end<S: NodeStore + ?Sized>(store: &S, child: &Child) -> bool {
+    let mut at = child.clone();
+    loop {
+        let last = match &at {
+            Child::Dirty(dirty) => match &**dirty {
+                Dirty::Inner(inner) => inner.children.last().cloned(),
+                Dirty::Leaf(_) => None,
+            },
+            Child::Clean(ptr) => match store.load_beside(*ptr).as_deref() {
+                Some(Node::Inner(inner)) => inner.children().last().map(|ptr| Child::Clean(*ptr)),
+                Some(Node::Leaf(_)) => None,
+                None => return false,
+            },
+        };
+        let Some(last) = last else { return true };
+        at = last;
+    }
+}
+
 /// Merges child `i`, which just shrank, with a neighbour if it is small and one is not too large. A
-/// neighbour that cannot be loaded stays as it is.
+/// neighbour that cannot be loaded, or not now, stays as it is.
 fn merge<S: NodeStore + ?Sized>(
     store: &S,
     inner: &mut DirtyInner,
@@ -427,24 +447,30 @@ fn merge<S: NodeStore + ?Sized>(
                     low: Some(inner.keys[j]),
                     high: inner.keys.get(j + 1).copied().or(high),
                 };
-                match load_checked(store, *ptr, &fence) {
-                    Ok(node) => (node.encoded_len(), Some(node)),
-                    Err(_) => continue,
+                match store.load_beside(*ptr).filter(|node| fence.admits(node)) {
+                    Some(node) => (node.encoded_len(), Some(node)),
+                    None => continue,
                 }
             }
         };
         if size + other_size - NodeHead::SIZE > MERGE_UP_TO {
             continue;
         }
-        inner.children[j].make_dirty(|| other.expect("a clean neighbour is loaded"), pending);
         let left = i.min(j);
         let separator = inner.keys[left + 1];
         // Keys before the first child on the right were nobody's: the last one on the left has them from now on.
-        let has_gap = |right: &Child| match right {
+        let has_gap = match &inner.children[left + 1] {
             Child::Dirty(right) => right.level() > 0 && right.keys()[0] > separator,
-            Child::Clean(_) => false,
+            Child::Clean(_) => {
+                let right = other.as_ref().expect("a clean neighbour is loaded");
+                right.level() > 0 && right.keys()[0] > separator
+            }
         };
-        if has_gap(&inner.children[left + 1]) {
+        if has_gap && !has_end(store, &inner.children[left]) {
+            continue;
+        }
+        inner.children[j].make_dirty(|| other.expect("a clean neighbour is loaded"), pending);
+        if has_gap {
             let fence = Fence::default().below(inner.level, &inner.keys, left);
             dirty_end(store, &mut inner.children[left], fence, pending);
         }
@@ -453,7 +479,7 @@ fn merge<S: NodeStore + ?Sized>(
         let (Child::Dirty(left), Child::Dirty(right)) = (&mut inner.children[left], right) else {
             unreachable!("both are dirty")
         };
-        match (&mut **left, *right) {
+        match (Arc::make_mut(left), Arc::unwrap_or_clone(right)) {
             (Dirty::Leaf(left), Dirty::Leaf(right)) => left.append(&right),
             (Dirty::Inner(left), Dirty::Inner(right)) => {
                 left.keys.extend(right.keys);

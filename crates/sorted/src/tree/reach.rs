@@ -1,5 +1,6 @@
 //! Committed nodes by their pointers alone, for who reads many at once, or has some written anew.
 
+use super::change::MERGE_BELOW;
 use super::{Child, Fence, Loaded, NodeStore, Tree, View, slot};
 use larder_format::node::{Key, Node};
 use larder_format::{BlockPtr, Corrupt, Reason};
@@ -56,6 +57,33 @@ impl Tree {
             }
         }
         Ok(found)
+    }
+
+    /// Loads the leaves where `keys`, which ascend, are or would be; and, of leaves that would have nothing left without
+    /// them, or little, those beside them with the nodes above. So whoever takes these keys out finds all that it takes
+    /// in a store that keeps what it gave. That a neighbour cannot be loaded is no error, as when they are taken out.
+    pub fn reach_removal<S: NodeStore + ?Sized>(
+        &self,
+        store: &S,
+        keys: impl IntoIterator<Item = Key>,
+    ) -> Result<(), S::Error> {
+        let mut keys = keys.into_iter().peekable();
+        while let Some(key) = keys.peek() {
+            let (node, fence) = self.descend(store, key, |_| ())?;
+            let leaf = node.leaf();
+            let (mut count, mut len) = (leaf.len(), leaf.encoded_len());
+            while let Some(key) = keys.next_if(|key| fence.high.is_none_or(|high| *key < high)) {
+                if let Ok(i) = leaf.keys().binary_search(&key) {
+                    (count, len) = (count.saturating_sub(1), len.saturating_sub(leaf.entry_len(i)));
+                }
+            }
+            if count == 0 || len < MERGE_BELOW {
+                for beside in [fence.low.and_then(Key::predecessor), fence.high].into_iter().flatten() {
+                    let _ = self.descend(store, &beside, |_| ());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Keys that lead to committed nodes that `wanted` picks, with their pointers, `most` at most. Reads the nodes
