@@ -12,6 +12,7 @@ pub mod pattern;
 pub mod peer;
 pub mod plot;
 pub mod process;
+pub mod slow;
 pub mod tape;
 pub mod tree;
 pub mod usage;

@@ -46,8 +46,8 @@ const LOG_INODES: usize = 1024;
 pub(crate) const SPAN_MAX: u64 = 8 << 20;
 /// Bytes of one logged write.
 const LOG_PIECE: usize = 64 << 10;
-/// Leaves of the tree that are brought into memory together.
-const AHEAD: usize = 512;
+/// Leaves of the tree that are brought into memory together: so few that a reader behind them does not wait for long.
+const AHEAD: usize = 32;
 /// Bytes that the log takes for a write besides its data, at most.
 const LOG_OP: u64 = 128;
 

@@ -445,8 +445,8 @@ impl Pool {
         let further = |copy| Appender::of_further_nodes(&self.shared.store, copy);
         let mut further: Vec<Appender<'_>> = (1..MAX_PLACES as u8).map(further).collect();
         for dataset in self.trees() {
-            let mut state = dataset.change();
-            let state = &mut *state;
+            let mut held = dataset.change();
+            let state = &mut *held;
             if !state.changed && !state.tree.is_dirty() {
                 continue;
             }
@@ -475,16 +475,17 @@ impl Pool {
                 is_free_to_die(&mut state.record, ptr.id, bytes) && ptr.id > was_protected
             });
             self.shared.freeing.drop_nodes(dropped);
-            // Until the tables have it.
+            // Until the tables have it. Nobody changes it meanwhile: the gate is closed.
             state.changed = true;
-            let record = state.record.encode();
+            let record = state.record.clone();
+            drop(held);
             let before = self.tables.lock().insert(
                 &TableNodes(&self.shared.store),
                 Table::dataset_key(dataset.id()),
-                &record,
+                &record.encode(),
             )?;
-            self.records.lock().note_dataset(before.as_deref(), &state.record);
-            state.changed = false;
+            self.records.lock().note_dataset(before.as_deref(), &record);
+            dataset.change().changed = false;
         }
         // Nobody is inside.
         let sealed = self.shared.store.unsealed.swap(0, Ordering::Relaxed);

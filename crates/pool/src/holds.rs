@@ -11,6 +11,7 @@ use larder_format::property::PropertyRecord;
 use larder_format::tables::{ATTACHED_MAX, HoldRecord, SnapshotRecord, Table, is_tag};
 use larder_format::{DatasetId, Timestamp};
 use larder_store::{PoolError, Result, TableNodes};
+use larder_sync::patient;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A snapshot that has a certain property of its own.
@@ -25,9 +26,27 @@ pub struct MarkedSnapshot {
 }
 
 /// Holds and properties of snapshots.
+/// A dataset is created, destroyed, rolled back or received into: rows of the tables change along with its record, under
+/// its lock. They are brought into memory before; nobody else of that dataset is about, and what the cache lost again is
+/// read.
+pub(crate) const TABLES: &str = "rows of the tables that change along with a dataset's record";
+
 impl Pool {
     /// Changes entries of the tables: all of them, or none. Within an operation, or a commit.
     pub(crate) fn change_tables(&self, changes: &[Change]) -> Result<()> {
+        patient(TABLES, || self.change_tables_now(changes))
+    }
+
+    /// Brings leaves of the tables into memory that are to be changed with a dataset's lock held.
+    pub(crate) fn bring_rows(&self, keys: impl IntoIterator<Item = Key>) {
+        let nodes = TableNodes(&self.shared.store);
+        let mut keys: Vec<_> = keys.into_iter().collect();
+        keys.sort_unstable();
+        let leaves = self.tables.lock().leaves_of(&nodes, keys, true);
+        nodes.bring(&leaves.unwrap_or_default());
+    }
+
+    fn change_tables_now(&self, changes: &[Change]) -> Result<()> {
         let nodes = TableNodes(&self.shared.store);
         let mut tables = self.tables.lock();
         let mut change = |key: &Key, value: Option<&[u8]>| match value {

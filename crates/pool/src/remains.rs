@@ -27,6 +27,7 @@
 //! The note has the walk's position, durable with what was freed.
 
 use crate::dataset::{Dataset, State};
+use crate::holds::TABLES;
 use crate::pool::Pool;
 use crate::snapshots::Left;
 use larder_format::items::{EXTENT, Extent};
@@ -35,6 +36,7 @@ use larder_format::tables::{RemainsRecord, Table};
 use larder_format::{BlockId, BlockPtr, DatasetId};
 use larder_sorted::tree::{Remain, Remains as Walk};
 use larder_store::{DatasetNodes, Result, TableNodes};
+use larder_sync::patient;
 use std::sync::Arc;
 
 /// Nodes that a step reads: commits wait for it, and with fewer it might not come down to a leaf.
@@ -94,7 +96,8 @@ impl Pool {
         let dataset = head.record.id;
         let record = RemainsRecord { dataset, high, floor, root, from: Key::MIN };
         let nodes = TableNodes(&self.shared.store);
-        self.tables.lock().insert(&nodes, Table::Remains.key(high.get()), &record.encode())?;
+        let key = Table::Remains.key(high.get());
+        patient(TABLES, || self.tables.lock().insert(&nodes, key, &record.encode()))?;
         let since = self.shared.store.open_commit();
         head.remains_below = head.remains_below.max(high);
         let mut snapshots = self.snapshots.lock();
@@ -108,7 +111,8 @@ impl Pool {
     /// Takes such a note back, in the same operation.
     pub(crate) fn forget_remains(&self, high: BlockId) {
         // The leaf was just changed, and is in memory.
-        drop(self.tables.lock().remove(&TableNodes(&self.shared.store), &Table::Remains.key(high.get())));
+        let (nodes, key) = (TableNodes(&self.shared.store), Table::Remains.key(high.get()));
+        drop(patient(TABLES, || self.tables.lock().remove(&nodes, &key)));
         self.snapshots.lock().remains.remove(&high);
     }
 

@@ -235,6 +235,11 @@ impl Pool {
             let dataset = snapshot.record.dataset;
             self.alive(dataset).ok_or_else(|| PoolError::NotFound(format!("dataset {dataset}")))
         };
+        let rows = |snapshot: &Snapshot| {
+            let SnapshotRecord { dataset, high, .. } = snapshot.record;
+            [Table::snapshot_key(dataset, high), Table::Remains.key(high.get())]
+        };
+        self.bring_rows(taken.iter().flat_map(rows));
         let destroyed = taken.iter().enumerate().try_for_each(|(at, snapshot)| {
             let destroyed =
                 state_of(snapshot).and_then(|head| self.destroy_one(&mut head.state.write(), snapshot));
@@ -422,6 +427,11 @@ impl Pool {
                 _ => self.inherited(to.root, to.referenced, high_of(origin))?,
             };
             known = Some(((to.high, origin), inherited));
+            // What comes next in that table, and what goes.
+            let newer: Vec<_> = self.snapshots(dataset).iter().map(|one| one.high).collect();
+            let newer = newer.into_iter().filter(|high| *high > to.high);
+            let rows = |high| [Table::snapshot_key(dataset, high), Table::Remains.key(high.get())];
+            self.bring_rows(newer.chain([BlockId::new(u64::MAX)]).flat_map(rows));
             let _removing = self.removing();
             let _op = self.enter()?;
             let _one_at_a_time = self.destroying.lock();
@@ -615,12 +625,15 @@ impl Pool {
         attached: Attached,
         commit: CommitId,
     ) -> Result<()> {
-        let Some(head) = self.dataset(dataset) else { return Ok(()) };
-        let mut state = head.state.write();
-        state.changed = true;
-        let mut snapshots = self.snapshots.lock();
+        let Some(of) = self.dataset(dataset) else { return Ok(()) };
+        let before = {
+            let mut state = of.state.write();
+            state.changed = true;
+            state.record.clone()
+        };
+        // Nobody changes it meanwhile: the gate is closed.
         let high = self.shared.store.core.lock().take_ids(1);
-        let head = DatasetRecord { protected_below: high, ..state.record.clone() };
+        let head = DatasetRecord { protected_below: high, ..before };
         let record = SnapshotRecord {
             dataset,
             guid: self.shared.store.world.entropy.next_u64(),
@@ -640,10 +653,13 @@ impl Pool {
         changes.push((Table::dataset_key(dataset), Some(head.encode())));
         changes.push((Table::snapshot_key(dataset, high), Some(record.encode())));
         self.change_tables(&changes)?;
-        state.record = head;
-        state.changed = false;
+        {
+            let mut state = of.state.write();
+            state.record = head;
+            state.changed = false;
+        }
         self.shared.note_high(high);
-        snapshots.insert(record, attached);
+        self.snapshots.lock().insert(record, attached);
         Ok(())
     }
 

@@ -24,6 +24,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// Nodes that are read together for a change: so few that a reader behind them does not wait for long.
+const TOGETHER: usize = 32;
 /// Attempts at reading a node of the tables.
 const TABLE_TRIES: usize = 3;
 
@@ -628,12 +630,11 @@ impl LookNodes<'_> {
         let most = store.cache.stats().node_limit / 4 / NODE_MAX as u64;
         let missing = ptrs.iter().copied().filter(|ptr| store.cache.lacks_node(ptr.id));
         let missing: Vec<_> = missing.take(most as usize).collect();
-        if missing.len() < 2 {
-            return;
-        }
-        let fetched = store.fetch_nodes(missing.into_iter(), BlockKind::Node);
-        if let Self::Keep(_, kept) = self {
-            kept.nodes.borrow_mut().extend(fetched.into_iter().map(|(id, node)| (id, Ok(node))));
+        for some in missing.chunks(TOGETHER).filter(|_| missing.len() > 1) {
+            let fetched = store.fetch_nodes(some.iter().copied(), BlockKind::Node);
+            if let Self::Keep(_, kept) = self {
+                kept.nodes.borrow_mut().extend(fetched.into_iter().map(|(id, node)| (id, Ok(node))));
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use larder_format::items::{
 use larder_format::node::Key;
 use larder_format::tables::ReceivingRecord;
 use larder_format::{BlockId, BlockPtr, InodeId};
-use larder_pool::{Dataset, Incoming, Look, NewRecord, Pool, PoolError, SnapshotView, Update, codec};
+use larder_pool::{Ahead, Dataset, Incoming, Look, NewRecord, Pool, PoolError, SnapshotView, Update, codec};
 use std::collections::HashMap;
 use std::io::Read;
 use std::ops::{Bound, ControlFlow};
@@ -300,7 +300,9 @@ impl Receive {
         let mut open = Open::of(&state);
         let (mut received, mut last_extent) = (self.received, self.last_extent);
         // Errors that come before the first change, after which none may.
-        let applied = staging.update::<_, StreamError>(&op, |tree| {
+        let plan = || {
+            // Nobody else changes it.
+            let tree = &staging.view()?;
             let old = self.old_values(tree, &items)?;
             let ready = self.resolve(tree, &items, (pointers, copies))?.map_err(refuse)?;
             last_extent = self.check_extents(tree, &ready, &old)?.map_err(refuse)?;
@@ -309,11 +311,17 @@ impl Receive {
             state.position = items.last().map(Item::key);
             state.bytes += bytes;
             state.sums = agreement.sums;
-            // Before the first change: where it cannot be noted, nothing is changed.
-            self.incoming.note(&op, state.clone())?;
-            plan.apply(tree)?;
-            tree.note_inode(InodeId::new(self.next_inode.saturating_sub(1)));
-            Ok(())
+            Ok::<_, StreamError>(plan)
+        };
+        let applied = plan().and_then(|plan| {
+            let reads = plan.reads();
+            staging.update_after::<_, StreamError>(&op, reads, |tree| {
+                // Before the first change: where it cannot be noted, nothing is changed.
+                self.incoming.note(&op, state.clone())?;
+                plan.apply(tree)?;
+                tree.note_inode(InodeId::new(self.next_inode.saturating_sub(1)));
+                Ok(())
+            })
         });
         if let Err(error) = applied {
             // Nothing names them.
@@ -468,14 +476,14 @@ impl Receive {
     }
 
     /// The values under the keys of a chunk; reads all nodes that the changes need.
-    fn old_values(&self, tree: &Update<'_>, items: &[Item]) -> Result<Vec<Option<Vec<u8>>>, StreamError> {
+    fn old_values(&self, tree: &impl Look, items: &[Item]) -> Result<Vec<Option<Vec<u8>>>, StreamError> {
         items.iter().map(|item| Ok(tree.get(&item.key())?)).collect()
     }
 
     /// Gives each extent its record.
     fn resolve(
         &self,
-        tree: &Update<'_>,
+        tree: &impl Look,
         items: &[Item],
         (pointers, copies): (Vec<BlockPtr>, u8),
     ) -> Result<Result<Vec<Ready>, Wrong>, StreamError> {
@@ -518,7 +526,7 @@ impl Receive {
     /// The record of an extent of the snapshot at hand, as far as it came, or of the one that it builds upon.
     fn look(
         &self,
-        tree: &Update<'_>,
+        tree: &impl Look,
         key: &Key,
         place: &Place,
         at: &Key,
@@ -538,7 +546,7 @@ impl Receive {
     /// Refuses extents that overlap each other, or what stays. Gives the last extent, if nothing is behind it.
     fn check_extents(
         &self,
-        tree: &Update<'_>,
+        tree: &impl Look,
         ready: &[Ready],
         old: &[Option<Vec<u8>>],
     ) -> Result<Result<Option<(u64, u64)>, Wrong>, StreamError> {
@@ -571,7 +579,7 @@ impl Receive {
     /// the last of them.
     fn between(
         &self,
-        tree: &Update<'_>,
+        tree: &impl Look,
         from: Option<Key>,
         to: &Key,
         last: Option<(u64, u64)>,
@@ -608,11 +616,13 @@ impl Receive {
         self.pool.make_changes_fit()?;
         let op = self.pool.enter()?;
         let mut state = self.state.clone();
-        staging.update::<_, StreamError>(&op, |tree| {
-            let change = adjusted(tree, &mut open)?.map_err(refuse)?;
-            open.put(&mut state);
+        let change = adjusted(&staging.view()?, &mut open)?.map_err(refuse)?;
+        open.put(&mut state);
+        let plan = Plan { changes: vec![change] };
+        let reads = plan.reads();
+        staging.update_after::<_, StreamError>(&op, reads, |tree| {
             self.incoming.note(&op, state.clone())?;
-            Ok(Plan { changes: vec![change] }.apply(tree)?)
+            Ok(plan.apply(tree)?)
         })?;
         self.state = state;
         Ok(())
@@ -769,7 +779,7 @@ enum New {
 impl Plan {
     /// Of a chunk whose keys have `old` values.
     fn of(
-        tree: &Update<'_>,
+        tree: &impl Look,
         ready: Vec<Ready>,
         old: Vec<Option<Vec<u8>>>,
         open: &mut Open,
@@ -793,6 +803,20 @@ impl Plan {
             }
         }
         Ok(Ok(plan))
+    }
+
+    /// What it reads.
+    fn reads(&self) -> impl Fn(&Ahead<'_>) -> Result<(), StreamError> + use<> {
+        let mut keys: Vec<_> = self.changes.iter().map(|(key, ..)| *key).collect();
+        keys.sort_unstable();
+        let gone = |(key, new, _): &Planned| matches!(new, New::None).then_some(*key);
+        let mut gone: Vec<_> = self.changes.iter().filter_map(gone).collect();
+        gone.sort_unstable();
+        move |tree| {
+            tree.bring(&keys);
+            keys.iter().try_for_each(|key| tree.reach(key))?;
+            Ok(tree.reach_removal(&gone)?)
+        }
     }
 
     fn apply(self, tree: &mut Update<'_>) -> Result<(), PoolError> {
@@ -827,7 +851,7 @@ impl Plan {
 }
 
 /// Change of an inode whose extents changed, and that has no item of its own.
-fn adjusted(tree: &Update<'_>, open: &mut Open) -> Result<Result<Planned, Wrong>, StreamError> {
+fn adjusted(tree: &impl Look, open: &mut Open) -> Result<Result<Planned, Wrong>, StreamError> {
     let key = Key::new(open.object, INODE, 0);
     let Some(old) = tree.get(&key)? else { return Ok(Err(Wrong::Disagreement)) };
     let inode = Inode::decode(&old).map_err(PoolError::from)?;

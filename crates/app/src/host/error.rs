@@ -126,7 +126,7 @@ impl From<PoolError> for ApiError {
             PoolError::Invalid(_) => Self::usage(message),
             PoolError::ReadOnly => Self::new(ErrorKind::ReadOnly, "the pool was imported for reading only")
                 .hint("larder pool export POOL; larder pool import POOL"),
-            PoolError::Busy(_) => Self::new(ErrorKind::Busy, message),
+            PoolError::Busy(_) | PoolError::NotAtHand => Self::new(ErrorKind::Busy, message),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A file that answers reads as a disk with one arm: one after another, each in so many milliseconds and the time that
 //! its bytes take.
 
-use larder_benches::daemon::pause;
+use crate::daemon::pause;
 use larder_device::{Completion, Device, FileDevice, Outcome, Pending, Request};
 use larder_format::ByteLen;
 use parking_lot::Mutex;

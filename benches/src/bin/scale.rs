@@ -5,11 +5,10 @@
 //! log are real. Then as many are changed at random that leaves of the tables lie scattered as in an old pool. All is
 //! measured in a process that imported the pool, with reads of 8 ms.
 
-mod slow;
-
 use clap::Parser;
 use larder_benches::daemon::pause;
 use larder_benches::device::sparse_file;
+use larder_benches::slow::SlowReads;
 use larder_benches::{Latencies, process, timed, timing, world};
 use larder_device::{Device, Entropy, FileDevice, OpenMode, SeededEntropy, SystemWorkers};
 use larder_format::segment::{SegmentKind, SegmentRecord, SegmentState};
@@ -18,7 +17,6 @@ use larder_pool::create::rule_for;
 use larder_pool::open::{Scan, assemble, scan};
 use larder_pool::segments::SegmentEntry;
 use larder_pool::{GroupSpec, ImportOptions, Pool, PoolSpec};
-use slow::SlowReads;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
