@@ -241,8 +241,35 @@ impl Volume {
     pub fn flush_all(&self) -> Result<()> {
         let mut todo = self.dirty.lock().iter().map(|&id| (id, ALL)).collect::<Todo>();
         while !todo.is_empty() {
+            self.look_ahead(todo.keys().copied())?;
             self.flush_batch(&self.pool.enter()?, &mut todo)?;
         }
+        // With the gate closed everybody waits for what is read.
+        let logged = self.logged.lock().clone();
+        self.look_ahead(logged)
+    }
+
+    /// Brings what storing the dirty data of some inodes needs of the tree into memory, before the operation, on which
+    /// a commit may wait. What cannot be read is met again.
+    fn look_ahead(&self, ids: impl IntoIterator<Item = InodeId>) -> Result<()> {
+        let (mut keys, mut bytes) = (Vec::new(), 0);
+        for id in ids {
+            let Ok(inode) = self.inode(id) else { continue };
+            let state = inode.state.lock();
+            keys.extend(
+                state
+                    .data
+                    .records
+                    .keys()
+                    .map(|record| Key::new(id.get(), EXTENT, record * u64::from(state.live.record_size))),
+            );
+            keys.push(inode_key(id));
+            bytes += state.data.bytes;
+            if bytes >= BATCH {
+                break;
+            }
+        }
+        self.dataset.view()?.bring(&keys);
         Ok(())
     }
 
@@ -251,6 +278,7 @@ impl Volume {
     pub(crate) fn flush_stripes(&self) -> Result<()> {
         let mut todo = self.dirty.lock().iter().map(|&id| (id, ALL)).collect::<Todo>();
         while !todo.is_empty() {
+            self.look_ahead(todo.keys().copied())?;
             self.flush_some(&self.pool.enter()?, &mut todo, true)?;
         }
         Ok(())

@@ -7,6 +7,9 @@
 //! through a [`NodeStore`], which caches them; [`Tree::flush`] hands dirty nodes to a [`NodeSink`],
 //! children first, and keeps the pointers it gets.
 //!
+//! Dirty nodes are shared with each [`Tree::frozen`], which stays as it is: who changes one that is shared changes a
+//! copy of it. So whoever looks into a tree need not keep others from changing it.
+//!
 //! # Space
 //! The pointer of a clean node that becomes dirty, or goes away, is put on the list that
 //! [`Tree::take_dropped`] hands to the owner: exactly the committed nodes that this tree no longer reaches,
@@ -27,8 +30,8 @@
 //! # Errors
 //! A change first loads the path that it needs, then changes memory only: if a load fails, the tree is what
 //! it was. A range is removed leaf by leaf, each such step whole or not at all. Merging is housekeeping: a
-//! neighbour that cannot be loaded is left alone, and the removal stands; so damage to one node does not
-//! forbid the deletion of others. If the sink fails, what it took is clean, the rest is still dirty, and
+//! neighbour that cannot be loaded, or not without a wait ([`NodeStore::load_beside`]), is left alone, and the removal
+//! stands; so damage to one node does not forbid the deletion of others. If the sink fails, what it took is clean, the rest is still dirty, and
 //! flushing can be tried again.
 
 mod change;

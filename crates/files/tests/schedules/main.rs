@@ -35,6 +35,8 @@ use worker::{Diary, Worker, World, content, found};
 const LAYOUTS: [(&str, usize); 4] = [("single", 1), ("mirror", 2), ("raidz1", 3), ("raid14", 5)];
 /// Workers at most.
 const WORKERS: u64 = 3;
+/// Times that the caches are emptied in one schedule.
+const EVICTIONS: usize = 300;
 /// Power cuts of one schedule, unless `LARDER_SCHEDULE_CUTS` says otherwise.
 const CUTS: u64 = 3;
 
@@ -354,6 +356,19 @@ fn run(seed: u64, panics: bool, mutant: Option<Mutant>) -> Result<Done, String> 
         if schedule.below(one_in) == 0 {
             tasks.push(schedule.upkeep(&bed, index));
         }
+    }
+    // Nodes leave memory at any moment.
+    if seed % 4 == 3 {
+        tasks.push((
+            "evictor".into(),
+            Box::new(|| {
+                for _ in 0..EVICTIONS {
+                    bed.pool.store().drop_caches();
+                    // A lock, at which others go on.
+                    bed.pool.store().next_block();
+                }
+            }),
+        ));
     }
     let tasks = tasks.into_iter().map(|(name, body)| (name, in_task(mutant, body))).collect();
     let outcome = schedule::run(&schedule.plan(), tasks);

@@ -87,3 +87,101 @@ fn nodes_that_are_picked_are_written_anew_and_nothing_else_changes() {
         bench.check_content();
     }
 }
+
+/// Gives nodes and keeps them; once it is closed, gives no others.
+struct Keeper<'a> {
+    shelf: &'a Shelf,
+    kept: RefCell<HashMap<BlockId, Arc<Node>>>,
+    is_closed: Cell<bool>,
+}
+
+impl<'a> Keeper<'a> {
+    fn new(shelf: &'a Shelf) -> Self {
+        Self { shelf, kept: RefCell::default(), is_closed: Cell::new(false) }
+    }
+}
+
+impl NodeStore for Keeper<'_> {
+    type Error = Failure;
+    fn load(&self, ptr: BlockPtr) -> Result<Arc<Node>, Failure> {
+        if let Some(node) = self.kept.borrow().get(&ptr.id) {
+            return Ok(Arc::clone(node));
+        }
+        assert!(!self.is_closed.get(), "a node is needed that was not reached");
+        let node = self.shelf.load(ptr)?;
+        self.kept.borrow_mut().insert(ptr.id, Arc::clone(&node));
+        Ok(node)
+    }
+    fn load_beside(&self, ptr: BlockPtr) -> Option<Arc<Node>> {
+        let kept = self.kept.borrow().get(&ptr.id).cloned();
+        kept.or_else(|| (!self.is_closed.get()).then(|| self.load(ptr).ok()).flatten())
+    }
+}
+
+/// Keys of a few stretches of the tree, or strewn over it.
+fn some_keys(bench: &Bench, rng: &mut Rng) -> Vec<Key> {
+    let mut keys = std::collections::BTreeSet::new();
+    for _ in 0..=rng.roll(3) {
+        let (from, many) = (rng.key(40_000), [1, 1, 6, 60, 400][rng.roll(5) as usize]);
+        let every = [1, 1, 5][rng.roll(3) as usize];
+        keys.extend(bench.model.range(from..).step_by(every).take(many).map(|(key, _)| *key));
+    }
+    // One that is not there.
+    keys.insert(rng.key(40_000));
+    keys.into_iter().collect()
+}
+
+#[test]
+fn what_is_reached_before_a_removal_is_all_that_it_takes() {
+    for seed in 0..6 {
+        let (mut bench, mut rng) = (tall(), Rng(seed));
+        let mut rounds = 0;
+        while !bench.model.is_empty() {
+            rounds += 1;
+            let keys = some_keys(&bench, &mut rng);
+            let shelf =
+                Shelf { blocks: RefCell::new(bench.shelf.blocks.borrow().clone()), ..Shelf::default() };
+            let keeper = Keeper::new(&shelf);
+            bench.tree.reach_removal(&keeper, keys.iter().copied()).unwrap();
+            keeper.is_closed.set(true);
+            for key in &keys {
+                let old = bench.tree.remove(&keeper, key).unwrap();
+                assert_eq!(old, bench.model.remove(key));
+            }
+            assert!(!bench.tree.take_blurred(), "nothing was unreadable");
+            if rng.roll(3) > 0 {
+                bench.flush();
+            }
+            if rounds % 16 == 0 {
+                bench.check();
+            }
+        }
+        bench.check();
+        assert!(rounds > 10, "{rounds} rounds");
+    }
+}
+
+#[test]
+fn a_frozen_tree_stays_as_it_was_whatever_is_changed_and_flushed() {
+    let (mut bench, mut rng) = (tall(), Rng(4));
+    for round in 0..12u8 {
+        let (frozen, was) = (bench.tree.frozen(), bench.model.clone());
+        for key in some_keys(&bench, &mut rng) {
+            bench.remove(&key);
+        }
+        for _ in 0..60 {
+            let key = rng.key(40_000);
+            bench.insert(key, vec![round; 700]);
+        }
+        if round % 3 == 1 {
+            bench.flush();
+        }
+        let mut expected = was.iter();
+        let same = frozen.scan(&bench.shelf, .., |key, value| {
+            assert_eq!(expected.next().map(|(key, value)| (key, value.as_slice())), Some((key, value)));
+            ControlFlow::Continue(())
+        });
+        assert_eq!((same, expected.next()), (Ok(()), None));
+        bench.check();
+    }
+}
