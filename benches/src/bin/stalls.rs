@@ -200,7 +200,7 @@ fn fill(args: &Args, path: &Path) {
         }
     }
     drop(mount);
-    pool.export().expect("an export");
+    pool.commit_export().expect("an export");
 }
 
 fn open(args: &Args, path: &Path) -> (Arc<Pool>, Arc<Mount>) {

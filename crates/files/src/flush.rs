@@ -21,7 +21,7 @@ use crate::inode::{DirtyData, Inode, State, TAKEN_ALONG};
 use crate::posix::Handle;
 use crate::ranges::{Pieces, Spans};
 use crate::recut::{BASES, Rest, Written};
-use crate::volume::{Volume, inode_key};
+use crate::volume::{Volume, inode_key, reaching};
 use larder_format::items::{self, EXTENT, Extent};
 use larder_format::node::Key;
 use larder_format::ops::{LogOp, Resize, SetAttr, Write};
@@ -872,9 +872,9 @@ impl Volume {
         if ops.is_empty() {
             return Ok(true);
         }
-        self.dataset.update(&op, |tree| {
+        self.dataset.update_after(&op, reaching([]), |tree| {
             tree.log_together(ops.iter().map(LogOp::encode));
-            Ok::<_, PoolError>(())
+            Ok(())
         })?;
         state.data.unlogged = Default::default();
         state.grown = false;

@@ -13,7 +13,7 @@ use crate::error::{FsError, Result};
 use crate::inode::{Inode, Locked, State};
 use crate::origin::Origin;
 use crate::posix::{Attr, Caller, RenameFlags};
-use crate::volume::{Volume, inode_key, new_item, orphan_key};
+use crate::volume::{Volume, inode_key, new_item, orphan_key, reaching};
 use larder_format::items::{self, ENTRY, Entry, FIRST_COOKIE, FileKind, MAX_COLLISIONS, NameKey, ROOT_INODE};
 use larder_format::node::Key;
 use larder_format::ops::{Create, Link, LogOp, Rename, Unlink};
@@ -386,7 +386,7 @@ impl Volume {
     }
 
     fn next_inode(&self, op: &Op<'_>) -> Result<InodeId> {
-        self.dataset.update(op, |tree| tree.allocate_inode().ok_or(FsError::NoSpace))
+        self.dataset.update_after(op, reaching([]), |tree| tree.allocate_inode().ok_or(FsError::NoSpace))
     }
 
     /// The creation of an inode in `parent`, as far as the directory and the caller decide it; inode number, name,

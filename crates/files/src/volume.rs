@@ -171,9 +171,9 @@ impl Volume {
         }
         match volume.pool.enter() {
             // One id is given up, so that the next commit has the others: import may have moved them.
-            Ok(op) => volume.dataset.update(&op, |tree| {
+            Ok(op) => volume.dataset.update_after(&op, reaching([]), |tree| {
                 tree.allocate_inode();
-                Ok::<_, FsError>(())
+                Ok(())
             })?,
             Err(PoolError::ReadOnly) => {}
             Err(error) => return Err(error.into()),

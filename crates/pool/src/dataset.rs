@@ -14,7 +14,7 @@ use larder_mutants::{Mutant, mutated, point};
 use larder_sorted::tree::{LostNode, Met, Tree};
 use larder_store::codec::Codec;
 use larder_store::{Class, Dedup, Event, KeptNodes, LookNodes, PoolError, Result};
-use larder_sync::{RwLock, RwLockWriteGuard, brief};
+use larder_sync::{RwLock, RwLockWriteGuard, brief, patient};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow, Deref, DerefMut, RangeBounds, RangeInclusive};
@@ -349,7 +349,8 @@ impl Dataset {
         Ok(())
     }
 
-    /// As [`Dataset::update_after`], of what reads nothing that is not in memory for certain.
+    /// As [`Dataset::update_after`], of a change that reads what it needs with the lock held. For tests alone: their
+    /// trees are small, and nobody waits.
     ///
     /// # Errors
     /// As [`Dataset::update_after`].
@@ -358,7 +359,7 @@ impl Dataset {
         op: &Op<'_>,
         change: impl FnOnce(&mut Update<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
-        self.update_after(op, |_| Ok(()), change)
+        patient("changes that tests make", || self.update_after(op, |_| Ok(()), change))
     }
 
     /// Changes the tree, alone. `reads` reaches all nodes that the change needs, so that none of them is read with the

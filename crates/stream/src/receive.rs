@@ -325,14 +325,18 @@ impl Receive {
         });
         if let Err(error) = applied {
             // Nothing names them.
-            staging.update::<_, PoolError>(&op, |tree| {
-                for ptr in stored {
-                    let extent = Extent { ptr, len: 0, block_offset: 0, logical: 0, placed: 0, copies };
-                    tree.link_block(&extent);
-                    tree.drop_block(&extent);
-                }
-                Ok(())
-            })?;
+            staging.update_after::<_, PoolError>(
+                &op,
+                |_| Ok(()),
+                |tree| {
+                    for ptr in stored {
+                        let extent = Extent { ptr, len: 0, block_offset: 0, logical: 0, placed: 0, copies };
+                        tree.link_block(&extent);
+                        tree.drop_block(&extent);
+                    }
+                    Ok(())
+                },
+            )?;
             return Err(error);
         }
         for item in &items {
