@@ -182,7 +182,7 @@ impl Volume {
         if empty {
             let root = new_item(FileKind::Directory, 0o755, owner, volume.now());
             let op = volume.pool.enter()?;
-            let reads = |tree: &Ahead<'_>| Ok(tree.reach(&inode_key(ROOT_INODE))?);
+            let reads = |tree: &Ahead<'_>| tree.reach(&inode_key(ROOT_INODE));
             volume.dataset.update_after(&op, reads, |tree| {
                 tree.note_inode(ROOT_INODE);
                 tree.insert(inode_key(ROOT_INODE), &root.encode())
