@@ -120,7 +120,7 @@ part_pressure() {
     mkdir -p "$BED/run"
     chmod 700 "$BED/run"
     ( [ -z "$GROUP" ] || echo "$BASHPID" >"$GROUP/cgroup.procs"
-        exec "$LARDER" daemon ) >>"$BED/run/daemon.log" 2>&1 3>&- &
+        exec "$LARDER" daemon --no-import ) >>"$BED/run/daemon.log" 2>&1 3>&- &
     within 60 "$LARDER" daemon status >/dev/null 2>&1 || true
     pid=$(daemon_pid)
     [ -n "$pid" ] || { bad "the daemon does not start with $limit MiB"; return; }

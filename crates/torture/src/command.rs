@@ -82,7 +82,9 @@ impl Larder {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         // A signal of the terminal is for us alone.
-        command.args(words).env("LARDER_RUN_DIR", self.folder.join("run")).process_group(0);
+        command.args(words).process_group(0);
+        command.env("LARDER_RUN_DIR", self.folder.join("run"));
+        command.env("LARDER_STATE_DIR", self.folder.join("state"));
         command
     }
 
@@ -204,7 +206,7 @@ impl Larder {
         let log = OpenOptions::new().create(true).append(true).open(log);
         let log = log.and_then(|log| Ok([log.try_clone()?, log]));
         let [out, err] = log.map_err(|error| Failure::new(format!("the daemon's log: {error}")))?;
-        let mut command = self.command(&["daemon"]);
+        let mut command = self.command(&["daemon", "--no-import"]);
         let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn();
         let child = child.map_err(|error| Failure::new(format!("the daemon cannot be started: {error}")))?;
         *self.lock() = Some(child);

@@ -439,7 +439,8 @@ impl Host {
             return Err(ApiError::new(ErrorKind::Exists, "a pool of this name is imported"));
         }
         if !coming.names.insert(name.to_owned()) {
-            return Err(ApiError::new(ErrorKind::Busy, "a pool of this name is being imported"));
+            return Err(ApiError::new(ErrorKind::Busy, "a pool of this name is being imported")
+                .hint("try again in a moment"));
         }
         Ok(Coming { host: self, name: name.to_owned() })
     }
