@@ -1,7 +1,7 @@
 # make deb     Debian packages in target/debian: larder, larder-dbgsym, larder-zfs-compat
 # make run     a pool on six files, real files in it, and what became of them; `make clean-run` takes it away
 # make quick   for every commit: format, lints, unit tests (3 minutes at most)
-# make test    what CI runs: quick, every test, and the real mounts of tests/real (some 25 minutes on two cores)
+# make test    what CI runs: quick, every test, and the real mounts of tests/real (some 50 minutes on two cores)
 # make peers   the same work on Larder and on what else is installed: docs/peers.md and docs/peers.svg. Needs root.
 #              SIZE=full for more of it, DIR=FOLDER on the disk that is to be measured, PEERS="--only seq" for a part
 # make ageing  pools that are nearly full, overwritten for long, beside btrfs and zfs-fuse: docs/ageing.md and docs/ageing.svg.

@@ -15,7 +15,7 @@ if [ "${1:-}" = --clean ]; then
     "$LARDER" daemon stop
     # A daemon that was killed leaves a dead mount.
     ls "$MNT" >/dev/null 2>&1 || fusermount3 -uz "$MNT" 2>/dev/null || umount -l "$MNT" 2>/dev/null || true
-    rm -rf --one-file-system "$DEMO"/{devices,run,mnt}
+    rm -rf --one-file-system "$DEMO"/{devices,run,run.state,mnt}
     rmdir "$DEMO" 2>/dev/null || echo "left: $DEMO, which has other files in it"
     exit 0
 fi

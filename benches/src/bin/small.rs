@@ -27,14 +27,7 @@ struct Args {
 }
 
 const COPIER: Caller = Caller { uid: 0, gid: 0, pid: 1, umask: 0 };
-const WRITES: OpenFlags = OpenFlags {
-    read: false,
-    write: true,
-    append: false,
-    truncate: false,
-    exclusive: false,
-    kill_suidgid: false,
-};
+const WRITES: OpenFlags = OpenFlags { read: false, ..OpenFlags::READ_WRITE };
 /// Files of a folder.
 const FOLDER: usize = 64;
 /// Bytes of files, in turns.

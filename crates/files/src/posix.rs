@@ -117,6 +117,20 @@ pub struct OpenFlags {
     pub kill_suidgid: bool,
 }
 
+impl OpenFlags {
+    /// To be read, as it is.
+    pub const READ: Self = Self {
+        read: true,
+        write: false,
+        append: false,
+        truncate: false,
+        exclusive: false,
+        kill_suidgid: false,
+    };
+    /// To be read and written, as it is.
+    pub const READ_WRITE: Self = Self { write: true, ..Self::READ };
+}
+
 /// A file that was asked for by a name that may have been free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Created {

@@ -102,8 +102,9 @@ impl Host {
                 "the devices that are there are of commit {}, and it has had commit {}",
                 plan.root.commit, was.commit
             );
+            let first = if is_whole(&plan) { "" } else { "attach the others; " };
             return Err(ApiError::new(ErrorKind::Device, message)
-                .hint("attach the others; to go on with the older state: larder pool import POOL"));
+                .hint(format!("{first}to go on with the older state: larder pool import POOL")));
         }
         if !is_last && plan.complete && plan.refusal.is_none() && !is_whole(&plan) {
             let error = ApiError::new(ErrorKind::Device, "not all of its devices are there");

@@ -158,6 +158,7 @@ impl Host {
             live.present().try_for_each(|member| roster::note_path(&live.pool, &member))?;
         }
         self.live.write().insert(live.pool.name(), Arc::clone(live));
+        // A daemon that is killed while it mounts had it imported.
         self.expect(live);
         let mut flaws = Flaws::default();
         if mount {
@@ -170,6 +171,7 @@ impl Host {
             let but = format!("'{name}' is imported, but its first commit failed");
             flaws.uncommitted = Some(ApiError::from(error).within(but).of_pool(&name));
         }
+        // With the commit by now.
         self.expect(live);
         Ok(flaws)
     }

@@ -18,14 +18,6 @@ use std::path::{Path, PathBuf};
 /// Bytes that are read at once, and where that fails.
 const AT_ONCE: u32 = 1 << 20;
 const PIECE: u32 = 4 << 10;
-const READ: OpenFlags = OpenFlags {
-    read: true,
-    write: false,
-    append: false,
-    truncate: false,
-    exclusive: false,
-    kill_suidgid: false,
-};
 
 /// A file that could not be copied whole.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -204,7 +196,7 @@ impl<'a> Copy<'a> {
     ) -> std::result::Result<(), Stop> {
         let write = |error: std::io::Error| Stop::at(at, Errno::from_io_error(&error).unwrap_or(Errno::IO));
         let (size, record) = (attr.size, attr.blksize.max(PIECE));
-        let handle = self.ops.open(node, READ)?;
+        let handle = self.ops.open(node, OpenFlags::READ)?;
         let mut lost: Vec<Range<u64>> = Vec::new();
         let mut offset = 0;
         while offset < size {

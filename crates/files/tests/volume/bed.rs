@@ -18,14 +18,7 @@ use std::time::Duration;
 
 pub const ROOT: NodeId = NodeId::ROOT;
 pub const USER: Caller = Caller { uid: 1000, gid: 100, pid: 1, umask: 0 };
-pub const READ_WRITE: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    exclusive: false,
-    kill_suidgid: false,
-};
+pub const READ_WRITE: OpenFlags = OpenFlags::READ_WRITE;
 
 pub struct Bed {
     pub sim: SimWorld,

@@ -18,14 +18,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 const USER: Caller = Caller { uid: 1000, gid: 100, pid: 1, umask: 0 };
-const READ_WRITE: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    exclusive: false,
-    kill_suidgid: false,
-};
+const READ_WRITE: OpenFlags = OpenFlags::READ_WRITE;
 /// Steps of one kind of work until it counts as endless: pools here have some hundred blocks.
 const STEPS: usize = 5000;
 /// Objects of a tree that are looked at, and bytes of a file that are read.

@@ -13,14 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub const USER: Caller = Caller { uid: 1000, gid: 100, pid: 1, umask: 0 };
-pub const READ_WRITE: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    exclusive: false,
-    kill_suidgid: false,
-};
+pub const READ_WRITE: OpenFlags = OpenFlags::READ_WRITE;
 
 /// Contents of files by their paths; folders end with a slash.
 pub type Tree = BTreeMap<String, Vec<u8>>;
