@@ -70,6 +70,8 @@ fn ruin(stage: &mut Stage<'_>, life: &Life) -> Outcome<()> {
 struct Part {
     /// Prefix of names in the status.
     name: String,
+    /// Prefix of numbers there, of files whose name is not known.
+    number: String,
     top: PathBuf,
     frozen: Frozen,
 }
@@ -79,12 +81,14 @@ fn parts(stage: &Stage<'_>) -> Vec<Part> {
     for lane in &stage.lanes {
         parts.push(Part {
             name: format!("{}/", lane.top().display()),
+            number: format!("{}:<0x", lane.dataset()),
             top: lane.top().to_owned(),
             frozen: lane.frozen(),
         });
         for (name, frozen) in lane.snapshots() {
             parts.push(Part {
                 name: format!("{}@{name}:/", lane.dataset()),
+                number: format!("{}@{name}:<0x", lane.dataset()),
                 top: lane.top().join(".zfs/snapshot").join(name),
                 frozen: frozen.clone(),
             });
@@ -179,9 +183,17 @@ fn misnamed(part: &Part, hit: &BTreeSet<String>, named: &BTreeSet<&str>) -> Opti
     // Where a node is lost, what it held is named as that.
     let is_metadata_lost = named.iter().any(|line| line.contains("<metadata>"));
     let ids: BTreeMap<&str, u32> = part.frozen.files().collect();
+    // A file that lost the name it was made by, and has another, is told by its number.
+    let numbered = named.iter().filter(|line| line.starts_with(&part.number)).count();
+    let mut nameless: BTreeSet<u32> = BTreeSet::new();
     for path in hit {
         let same = |other: &&str| ids.contains_key(other) && ids.get(other) == ids.get(path.as_str());
-        if !own.contains(path.as_str()) && !own.iter().any(same) && !is_metadata_lost {
+        if own.contains(path.as_str()) || own.iter().any(same) || is_metadata_lost {
+            continue;
+        }
+        let id = ids.get(path.as_str());
+        nameless.extend(id);
+        if id.is_none() || nameless.len() > numbered {
             return Some(format!("{}{path} cannot be read, and is not named", part.name));
         }
     }
